@@ -238,13 +238,13 @@ def as_steps(recompute: object) -> int | str:
 
 
 # Steps between two kept states that are matrices: each is as large as many tokens. Between them
-# they are made again; a half of most second-level caches has room for as many elements.
+# those of a head are made again; a half of most second-level caches has room for as many elements.
 STEPS_OF_MATRICES, ELEMENTS_OF_MATRICES = 16, 1 << 17
 
 
 def steps_of_matrices(parts: Sequence[Part]) -> int:
     """Steps of a chunk unless the user says otherwise: 0 where no part of the state is a matrix."""
-    elements = sum([prod(shape) for part in parts if len(shape := shape_of(part)) > 1])
+    elements = sum([prod(shape[-2:]) for part in parts if len(shape := shape_of(part)) > 1])
     return max(1, min(STEPS_OF_MATRICES, ELEMENTS_OF_MATRICES // elements)) if elements else 0
 
 

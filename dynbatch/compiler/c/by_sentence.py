@@ -101,7 +101,7 @@ EXPORT void backward(ptrdiff_t count, const int64_t* steps, int given, int ahead
 
 EXPORT void again(ptrdiff_t count, const int64_t* steps, const int64_t* at,
     const int64_t* at_back) {{
-    run_stretches(count, steps, run_forward, 0, at, run_backward, at_back);
+    run_stretches(count, steps, run_again, 0, at, run_backward, at_back);
 }}
 """
 
@@ -161,11 +161,12 @@ class SentenceTexts:
     def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
         forward = SentenceForward(backward.forward, storage)
         self.passes = forward, SentenceBackward(backward, storage, gradients)
-        items = [each.items() for each in self.passes]
+        again = SentenceForwardAgain(backward, storage)
+        items = [each.items() for each in (*self.passes, again)]
         self.heads = heads_of(backward, [storage, gradients], items)
-        for each in self.passes:
+        for each in (*self.passes, again):
             each.print_for(self.heads)
-        self.around = f"#define HEADS {self.heads.count}", RUNS
+        self.around = f"#define HEADS {self.heads.count}", again.text, RUNS
 
 
 class SentenceText(LoopText):
@@ -265,8 +266,11 @@ class SentenceText(LoopText):
 class SentenceForward(SentenceText):
     """Forward, which leaves states in S, and the last one in I, where these are given."""
 
-    def __init__(self, program: LoopProgram, storage: Storage) -> None:
-        super().__init__("forward", program, [storage], storage.kept, program.ops)
+    def __init__(
+        self, program: LoopProgram, storage: Storage, name: str = "forward",
+        ops: Sequence[Op] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, program, [storage], storage.kept, ops or program.ops)
         self.slots += [OUTPUTS]
 
     def _first(self) -> list[str]:
@@ -291,6 +295,26 @@ class SentenceForward(SentenceText):
 
     def _left(self, number: int) -> str:
         return self.places.whole(self._program.following[number]).pointer
+
+
+class SentenceForwardAgain(SentenceForward):
+    """Forward with nothing but what backward reads, and the state."""
+
+    def __init__(self, backward: BackwardProgram, storage: Storage) -> None:
+        program = backward.forward
+        needed = {id(x.base) for x in (*backward.saved(), *program.following)}
+        ops: list[Op] = []
+        for op in reversed(program.ops):
+            if id(op.output) in needed:
+                needed |= {id(x.base) for x in op.inputs}
+                ops.insert(0, op)
+        super().__init__(program, storage, "again", ops)
+
+    def _first(self) -> list[str]:
+        return []
+
+    def _last(self) -> list[str]:
+        return []
 
 
 class SentenceBackward(SentenceText):
