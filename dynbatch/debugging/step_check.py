@@ -201,7 +201,7 @@ class StepCheck:
                 block = x._block
                 if block.gradient is not None:
                     sums = begin(block, False)
-                    sums[x._start : x._start + dx.size] += dx
+                    block.part(sums, x)[...] += dx.reshape(x.shape)
                     sums_of[block] = (sums, max(sums_of[block][1], magnitude(packed)))
         return sums_of
 

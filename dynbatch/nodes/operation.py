@@ -77,8 +77,6 @@ class Operation(Recorded):
                    inherits False.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
         differentiable: False if no gradient flows through it.
-        strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
-                   rows on a GPU. All others are contiguous.
         inplace_forward:  True if y may be written over any one input of as many elements.
         inplace_backward: True if the last of the wanted dxs may be written over dy.
         passes:    positions of inputs whose gradient is dy as it is. They may share its memory.
@@ -125,7 +123,6 @@ class Operation(Recorded):
     retains: ClassVar[Retain] = Retain()
     rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
-    strided: ClassVar[tuple[int, ...]] = ()
     inplace_forward: ClassVar[bool] = False
     inplace_backward: ClassVar[bool] = False
     passes: ClassVar[tuple[int, ...]] = ()
@@ -187,6 +184,13 @@ class Operation(Recorded):
         work row by row.
         """
         return self.is_built_in or self.rowwise
+
+    def strided(self) -> tuple[int, ...]:
+        """Positions of inputs whose rows, and whose gradient's rows, may be part of wider rows.
+
+        All others are contiguous.
+        """
+        return ()
 
     @classmethod
     def comes_again(cls, batch: Batch) -> bool:

@@ -20,8 +20,21 @@ def moves_all(step: StepRun, block: Block, source: BatchInput) -> bool:
 def tiled(step: StepRun) -> list[Block]:
     """The blocks that a step reads as several views, which together are all of it, each once."""
     views: dict[Block, list[tuple[int, int]]] = {}
+    columns: dict[tuple[Block, int, int], list[tuple[int, int]]] = {}
+    torn: set[Block] = set()
     for source in step.sources:
-        if source.is_view and not source.covers:
-            for block in source.gradient_blocks:
+        for block in source.gradient_blocks if source.is_view else ():
+            if source.covers:
+                torn.add(block)
+            elif source.stride:
+                row, column = divmod(source.start, source.stride)
+                rows = block, row * source.stride, source.size // source.width * source.stride
+                columns.setdefault(rows, []).append((column, source.width))
+            else:
                 views.setdefault(block, []).append((source.start, source.size))
-    return [block for block, parts in views.items() if covers(sorted(parts), block.size)]
+    for (block, start, size), parts in columns.items():
+        views.setdefault(block, []).append((start, size))
+        if not covers(sorted(parts), block.width):
+            torn.add(block)
+    tiles = [block for block, parts in views.items() if covers(sorted(parts), block.size)]
+    return [block for block in tiles if block not in torn]

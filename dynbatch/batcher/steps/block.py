@@ -36,7 +36,9 @@ class RowLayout:
         return self._offsets
 
     def _ragged(self, flat: Array) -> Ragged:
-        rows = flat.reshape(-1, self.width) if self.width else flat
+        return self._of_rows(flat.reshape(-1, self.width) if self.width else flat)
+
+    def _of_rows(self, rows: Array) -> Ragged:
         return Ragged(rows, self.lengths, self._offsets, self.widths, self)
 
 
@@ -44,12 +46,14 @@ class Block(RowLayout):
     """Outputs of one batch, node after node, and later their gradients in the same layout.
 
     `array` and `gradient` are one-dimensional arenas; the block begins at `start` and
-    `gradient_start` in them. Both are None while not allocated, or freed.
+    `gradient_start` in them. Both are None while not allocated, or freed. `stride` is that of
+    `ColumnsView`, and 0 here: a node's elements lie side by side.
     """
 
     __slots__ = (
         "_view", "array", "gradient", "gradient_start", "kept", "nodes", "ports", "start",
     )  # fmt: skip
+    stride = 0
 
     def __init__(self, nodes: Sequence[Operation], port_width: int = 0) -> None:
         self.nodes = nodes
@@ -112,12 +116,14 @@ class Block(RowLayout):
         """One node's value in its own shape, a view."""
         if self.array is None:
             raise freed(node)
-        flat = self.values().flat
-        return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
+        return self.part(self.values().flat, node)
 
     def node_gradient(self, node: Node) -> Array:
         """One node's gradient in its own shape, a view."""
-        flat = self.gradients().flat
+        return self.part(self.gradients().flat, node)
+
+    def part(self, flat: Array, node: Node) -> Array:
+        """The elements of a node in its own shape, a view, of all those of the block."""
         return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
 
 
@@ -134,7 +140,7 @@ class View:
     """The values of another block, which carry no gradient."""
 
     __slots__ = ("base", "kept")
-    gradient = None
+    gradient: Array | None = None
 
     def __init__(self, base: Block) -> None:
         self.base = base
@@ -145,6 +151,52 @@ class View:
         return getattr(self.base, name)
 
 
+class ColumnsView:
+    """Some columns of another block's rows, as values of nodes, and of its gradient.
+
+    A node's `_start` is the first of its elements there. `width` is that of the whole rows, so that
+    tables of moves find them; `stride`, from row to row, is the same number.
+
+    Args:
+        owner: the block of the nodes, which is empty. What they share is freed when it is.
+    """
+
+    __slots__ = ("base", "kept", "owner")
+
+    def __init__(self, base: Block, owner: Block) -> None:
+        self.base = base
+        self.owner = owner
+        self.kept = False
+
+    def __getattr__(self, name: str) -> Any:
+        """All other attributes are those of the whole rows' block."""
+        return getattr(self.base, name)
+
+    @property
+    def stride(self) -> int:
+        return self.base.width
+
+    @property
+    def array(self) -> Array | None:
+        return None if self.owner.array is None else self.base.array
+
+    def node_values(self, node: Node) -> Array:
+        """One node's value in its own shape, a view."""
+        if self.array is None:
+            raise freed(node)
+        return self.part(self.base.values().flat, node)
+
+    def node_gradient(self, node: Node) -> Array:
+        """One node's gradient in its own shape, a view."""
+        return self.part(self.base.gradients().flat, node)
+
+    def part(self, flat: Array, node: Node) -> Array:
+        """The elements of a node in its own shape, a view, of all those of the whole block."""
+        row, column = divmod(node._start, self.stride)
+        rows = flat.reshape(-1, self.stride)[row : row + node.rows]
+        return rows[:, column : column + node.width].reshape(node.shape)
+
+
 class BatchInput(RowLayout):
     """The nodes that one input of a batch reads: a view where their rows lie in order, else a copy.
 
@@ -153,12 +205,13 @@ class BatchInput(RowLayout):
         gradient_blocks: those of them to which a gradient can pass.
         is_view: one block, its nodes in order: no copy is made.
         start:   the first element of a view.
+        stride:  from row to row of a view, where they are columns of wider rows; else 0.
         covers:  it is the whole block.
         packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
     __slots__ = (
-        "blocks", "covers", "gradient_blocks", "is_view", "nodes", "packing", "start",
+        "blocks", "covers", "gradient_blocks", "is_view", "nodes", "packing", "start", "stride",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -167,11 +220,13 @@ class BatchInput(RowLayout):
         self._offsets = None
         together = stretch(nodes)
         self.is_view = together is not None
+        self.stride = 0
         if together is not None:
             first, self.start = together
+            self.stride = first.stride
             self.blocks = [first.base]
             self.gradient_blocks = [] if isinstance(first, View) else self.blocks
-            self.covers = len(nodes) == len(first.nodes)
+            self.covers = not self.stride and len(nodes) == len(first.nodes)
             if self.covers:
                 self.lengths, self.width, self.size = first.lengths, first.width, first.size
                 self.widths = first.widths
@@ -182,7 +237,8 @@ class BatchInput(RowLayout):
             else:
                 blocks = dict.fromkeys([x._block for x in nodes])
             self.blocks = list(dict.fromkeys([block.base for block in blocks]))
-            self.gradient_blocks = [block for block in blocks if not isinstance(block, View)]
+            passing = [block.base for block in blocks if not isinstance(block, View)]
+            self.gradient_blocks = list(dict.fromkeys(passing))
             self.covers = False
         self.lengths, self.width, self.widths, self.size = layout_of(nodes)
 
@@ -213,6 +269,10 @@ class BatchInput(RowLayout):
     def _slice(self, packed: Ragged) -> Ragged:
         if self.covers:
             return packed
+        if self.stride:
+            row, column = divmod(self.start, self.stride)
+            rows = packed.values[row : row + self.size // self.width]
+            return self._of_rows(rows[:, column : column + self.width])
         return self._ragged(packed.flat[self.start : self.start + self.size])
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:

@@ -136,6 +136,9 @@ class BlockBatch:
         part = self._parts.get(operator)
         if part is None:
             members, number = self.members[operator]
+            if members.columns:
+                columns: MembersPart = members.columns[number]
+                return columns
             if members.block is None or members.is_shared:
                 return None
             first = number * len(self.calls)

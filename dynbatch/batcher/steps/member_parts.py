@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, overload
 
+import numpy as np
+
 from dynbatch.blocks.call import ResultPlace
 from dynbatch.nodes.shape.structure import PortPlace
 
@@ -17,6 +19,7 @@ class StepMembers(Protocol):
     is_shared: bool
     lengths: list[int]
     widths: list[int]
+    columns: Sequence[Any]
 
     def places(self, operator: int) -> list[ResultPlace]: ...
 
@@ -99,6 +102,31 @@ class PortsPart(MembersPart):
         return PortPlace(nodes, self.part)
 
 
+class ColumnsPart(MembersPart):
+    """Some successive nodes of a step that are columns of the rows of other nodes."""
+
+    def __init__(
+        self, members: StepMembers, first: int, end: int, columns: Any, start: int
+    ) -> None:
+        super().__init__(members, first, end)
+        self.block = columns
+        self._start = start
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def elements(self) -> int:
+        return sum(self.lengths) * self.widths[0]
+
+    @property
+    def starts(self) -> list[int]:
+        steps = np.cumsum([0, *self.lengths[:-1]]) * self.block.stride
+        starts: list[int] = (steps + self._start).tolist()
+        return starts
+
+
 class MembersParts(Sequence[Any]):
     """Nodes of several steps, or some nodes of one step several times."""
 
@@ -124,7 +152,7 @@ def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
 def joined(parts: Sequence[MembersPart]) -> Any:
     """The nodes of the parts as those of one step, where they follow each other there."""
     first, last = parts[0], parts[-1]
-    if isinstance(first, PortsPart):
+    if isinstance(first, PortsPart | ColumnsPart):
         return first if len(parts) == 1 else MembersParts(parts)
     follow = all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
     if not follow:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, cast, overload
 
 import numpy as np
 
 from dynbatch.batcher.steps.block_batch import BlockBatch
 from dynbatch.batcher.steps.member_parts import (
+    ColumnsPart,
     MembersPart,
     joined,
     places_of,
@@ -33,6 +35,7 @@ class Members(Sequence[Any]):
     Attributes:
         operators: positions in the program; all of one signature.
         block:     where the values lie; None until there is one, or where they lie in several.
+        columns:   of each operator, the part that its nodes are of wider rows; see `ColumnsStep`.
         is_shared: whether there is one node for all calls.
     """
 
@@ -42,6 +45,7 @@ class Members(Sequence[Any]):
         program = batch.program
         self.is_shared = program.operators[operators[0]].is_shared
         self.block: Any = None
+        self.columns: Sequence[ColumnsPart] = ()
         self._count = 1 if self.is_shared else len(batch.calls)
         self._nodes: dict[int, Operation] = {}
         for number, operator in enumerate(operators):
@@ -85,7 +89,7 @@ class Members(Sequence[Any]):
         node.ragged, node.sig = op.node.ragged, op.node.sig
         self._tell(node, place)
         node._block = None
-        if self.block is not None:
+        if self.block is not None or self.columns:
             self._place(node, place)
         return node
 
@@ -109,6 +113,11 @@ class Members(Sequence[Any]):
         return node
 
     def _place(self, node: Operation, place: int) -> None:
+        if self.columns:
+            number, k = divmod(place, self._count)
+            part = self.columns[number]
+            node._block, node._position, node._start = part.block, k, part.starts[k]
+            return
         node._block, node._position = self.block, place
         node._start = self.starts[place] if place else 0  # the first node is made of every step
 
@@ -123,6 +132,16 @@ class Members(Sequence[Any]):
 
     def lie_in(self, block: Any) -> None:
         self.block = block
+        for position, node in self._nodes.items():
+            self._place(node, position)
+
+    def divide(self, columns: Sequence[tuple[Any, int]]) -> None:
+        """Have the nodes of each operator be columns, the first element of which is there."""
+        edges = range(0, len(self) + 1, self._count)
+        self.columns = [
+            ColumnsPart(self, *span, *part)
+            for span, part in zip(pairwise(edges), columns, strict=True)
+        ]
         for position, node in self._nodes.items():
             self._place(node, position)
 
@@ -199,7 +218,7 @@ class Members(Sequence[Any]):
         """Cut the references from nodes to arrays and to nodes of the graph, and circles."""
         for node in self._nodes.values():
             node._block, node.inputs = None, ()
-        self.block = None
+        self.block, self.columns = None, ()
         self.batch.forget()
 
 

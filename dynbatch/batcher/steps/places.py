@@ -73,6 +73,14 @@ class Places:
         widths = {block.width for block in self.blocks}
         return widths.pop() if len(widths) == 1 else 0
 
+    @property
+    def strides(self) -> Array | None:
+        """(K,) `ColumnsView.stride` of each; None where no place has rows that lie apart."""
+        strides = np.array([block.stride for block in self.blocks], np.int64)
+        if not strides.any():
+            return None
+        return strides[np.zeros_like(self.starts) if self.block_of is None else self.block_of]
+
     def homes(self, gradient: bool = False, unwritten: Container[Any] = ()) -> Iterator[Home]:
         """The arrays in which they lie, or their gradients do: what has none is left out.
 
@@ -162,7 +170,7 @@ def packings(
 ) -> Iterator[tuple[Array, Array]]:
     """Moves from the nodes' values, or gradients, to where they are packed: for each array some."""
     together = stretch(nodes)
-    if together is not None:
+    if together is not None and not together[0].stride:
         array, first = memory_of(together[0], gradient)
         if array is not None:
             yield array, np.array([[first + together[1], 0, start, 0, 1, size]])
@@ -170,12 +178,22 @@ def packings(
     if isinstance(nodes, MembersParts):
         places = Places([part.block for part in nodes.parts], [part.start for part in nodes.parts])
         sizes = np.array([part.elements for part in nodes.parts])
+        widths = np.array([part.widths[0] for part in nodes.parts])
     else:
-        places, sizes = Places.of(nodes), np.multiply(*sizes_of(nodes), dtype=np.int64)
-    packed = np.cumsum(sizes) - sizes + start
+        places = Places.of(nodes)
+        lengths, widths = (np.array(column, np.int64) for column in sizes_of(nodes))
+        sizes = lengths * widths
+    packed, strides = np.cumsum(sizes) - sizes + start, places.strides
     for home in places.homes(gradient):
-        rows = home.of(sizes)
-        yield home.array, move.table(home.starts, 0, home.of(packed), 0, 1, rows, len(rows))
+        there, elements = home.of(packed), home.of(sizes)
+        if strides is None:
+            table = move.table(home.starts, 0, there, 0, 1, elements, len(there))
+        else:
+            stride = home.of(strides)
+            width = np.where(stride, home.of(widths), elements)
+            rows = elements // np.maximum(width, 1)
+            table = move.table(home.starts, stride, there, width, rows, width, len(there))
+        yield home.array, table
 
 
 def move_rectangles(groups: Iterable[Rectangles]) -> int:
@@ -249,15 +267,32 @@ def _one_move(r: Rectangles) -> tuple[Any, Any, list[int]] | None:
 
     None unless the rectangles are columns of rows that lie side by side.
     """
-    width, there, here = _one(r.width), _one(r.source_column), _one(r.target_column)
-    if r.rows is not None or width is None or there is None or here is None:
+    columns, here, target = columns_of(r), _one(r.target_column), stretch(r.targets)
+    if columns is None or here is None or target is None or not target[0].width:
         return None
-    source, target = stretch(r.sources), stretch(r.targets)
-    if source is None or target is None or not (source[0].width and target[0].width):
-        return None
+    block, start, width = columns
     rows = sum(sizes_of(r.sources)[0])
-    moves = [source[1] + there, source[0].width, target[1] + here, target[0].width, rows, width]
-    return source[0], target[0], moves
+    moves = [start, block.width, target[1] + here, target[0].width, rows, width]
+    return block, target[0], moves
+
+
+class Cut(NamedTuple):
+    """Some columns of rows that lie side by side in a block: the first element, and how many."""
+
+    block: Any
+    start: int
+    width: int
+
+
+def columns_of(r: Rectangles) -> Cut | None:
+    """The columns of rows that rectangles take; None unless all take the same of whole rows."""
+    width, column = _one(r.width), _one(r.source_column)
+    if r.rows is not None or width is None or column is None:
+        return None
+    source = stretch(r.sources)
+    if source is None or not source[0].width:
+        return None
+    return Cut(source[0], source[1] + column, width)
 
 
 def _one(column: Column) -> int | None:

@@ -9,17 +9,18 @@ import itertools
 import time
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.schedule.plan import Plan, Structure
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.reached import results_reached, signatures_of_operators
 from dynbatch.batcher.schedule.schedule import numbers_of, schedule, schedule_structure
-from dynbatch.batcher.steps.alias import AliasStep
+from dynbatch.batcher.steps.alias import AliasStep, ColumnsStep, column_cuts, columns_among
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.block_batch import BlockBatch, ResumedBatch
 from dynbatch.batcher.steps.members import Members
+from dynbatch.batcher.steps.places import Cut
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.blocks.call import BlockCall, BlockResult
 from dynbatch.blocks.program import BlockProgram
@@ -163,6 +164,7 @@ class StepMaker:
         batch = ResumedBatch(first) if isinstance(first, ResumedCall) else BlockBatch(calls)
         program = batch.program
         plan = self._operators_plan(program, results)
+        columns = columns_among(program, plan)
         stages: list[list[StepRun]] = []
         for stage in plan.stages:
             stages.append([])
@@ -170,7 +172,10 @@ class StepMaker:
                 operators = plan.steps[number].nodes
                 is_alias = program.operators[operators[0]].node.is_alias
                 is_alias = is_alias and not any([k in program.results for k in operators])
-                stages[-1].append(self._step(Members(batch, operators), is_alias))
+                nodes, cuts = Members(batch, operators), None
+                if operators[0] in columns:
+                    cuts = column_cuts(nodes, self._dtype)
+                stages[-1].append(self._step(nodes, is_alias, cuts))
         stages[0][0].lower_bound = plan.lower_bound
         batch.settle()
         return stages
@@ -187,9 +192,12 @@ class StepMaker:
             )
         return plan
 
-    def _step(self, nodes: Sequence[Operation], is_alias: bool) -> StepRun:
+    def _step(self, nodes: Any, is_alias: bool, cuts: Sequence[Cut] | None = None) -> StepRun:
         begin = time.perf_counter()
-        step = AliasStep(nodes) if is_alias else StepRun(nodes, self._dtype, self._device)
+        if cuts is not None:
+            step: StepRun = ColumnsStep(nodes, cuts)
+        else:
+            step = AliasStep(nodes) if is_alias else StepRun(nodes, self._dtype, self._device)
         step.prepare_seconds = time.perf_counter() - begin
         return step
 

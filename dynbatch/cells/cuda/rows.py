@@ -148,4 +148,4 @@ class LoopRows:
         value = op.inputs[position]
         if value.base.origin is Origin.MEMORY:
             return value.base.number
-        return self.rows_of(value, t, position in op.node.strided)
+        return self.rows_of(value, t, position in op.node.strided())

@@ -91,7 +91,7 @@ class DeviceStorage(Storage):
             if op.opcode is OpCode.GENERIC_GRADIENT and op.source is not None:
                 numbers = [k for k, x in enumerate(op.source.inputs)
                          if x.base.origin is not Origin.MEMORY]  # fmt: skip
-                strided, dy = op.source.node.strided, op.inputs[0]
+                strided, dy = op.source.node.strided(), op.inputs[0]
                 made = zip(numbers, op.outputs, strict=True)
                 whole |= {id(value) for position, value in made if position not in strided}
                 whole |= {id(dy.base)} - {id(value.base) for value in self.kept}

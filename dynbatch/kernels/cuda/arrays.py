@@ -21,6 +21,7 @@ from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.launch import THREADS, TILE
+from dynbatch.kernels.cuda.runtime.matrices import row_stride
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, over_elements
@@ -58,7 +59,7 @@ def copy(x: Array, out: Array) -> None:
     elif is_contiguous:
         _over_elements(out, "copy", (x, out))
     else:
-        _copy_rows(x, _row_stride(x), out, _row_stride(out), out.size // len(out))
+        _copy_rows(x, row_stride(x), out, row_stride(out), out.size // len(out))
 
 
 def _copy_rows(x: Array, x_stride: int, out: Array, out_stride: int, width: int) -> None:
@@ -81,13 +82,6 @@ def copy_rows(
     count = rows * width
     args = (*source, *target, width, count)
     queue.launch(dtype, "copy_rows", (-(-count // TILE),), (THREADS,), args)
-
-
-def _row_stride(array: Array) -> int:
-    """Elements from row to row; a row is contiguous."""
-    if not array[:1].flags.c_contiguous:
-        raise ShapeError(f"copy: rows of an array {array.shape} with strides {array.strides}")
-    return int(array.strides[0] // array.itemsize)
 
 
 def accumulate(x: Array, out: Array) -> None:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.cupy_types import device_address
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.addresses import row_address
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments
@@ -185,9 +185,7 @@ def _over_rows(name: str, parameters: list[str], of_cuda: list[str], *values: An
         count = len(known["offsets"]) - 1
         known["offsets"], known["length"] = segment_table(known["offsets"])
     for x in [each for each in parameters if f"{each}_stride" in of_cuda]:
-        queue().keep(known[x])
-        known[f"{x}_stride"] = known[x].strides[0] // known[x].itemsize
-        known[x] = device_address(known[x])
+        known[x], known[f"{x}_stride"] = row_address(known[x])
     known |= {"count": count, "width": width}
     launch(rows, name, *row_grid(count, width), tuple([known[each] for each in of_cuda]))
 

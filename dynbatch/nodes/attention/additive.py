@@ -37,8 +37,10 @@ class BahdanauAttention(AttentionBase):
         "vector": "make {self.vector.name!r} a vector of {q[-1]} elements",
         "D": "project queries and keys to one width, as many as {self.vector.name!r} has elements",
     }
-    strided = (0,)
     vector: Parameter
+
+    def strided(self) -> tuple[int, ...]:
+        return (0,)
 
     @classmethod
     def flops_a_pair(cls, first: Any) -> int:

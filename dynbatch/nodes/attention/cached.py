@@ -28,6 +28,9 @@ class CachedAttention(DotProductAttention):
     differentiable: ClassVar[bool] = False
     past: PagedRows
 
+    def strided(self) -> tuple[int, ...]:
+        return ()
+
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return {}

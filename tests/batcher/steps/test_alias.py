@@ -1,4 +1,7 @@
-"""`F.detach`: the value of its input, where that lies, and no gradient."""
+"""`F.detach`: the value of its input, where that lies, and no gradient.
+
+And columns that attention reads where they lie in the rows of one product.
+"""
 
 import numpy as np
 import pytest
@@ -124,3 +127,72 @@ def test_in_cells_it_stops_the_gradient_as_in_pytorch(way, mode):
     expected = [theirs.detach(), *[tensor.grad for tensor in tensors]]
     for ours, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-10, atol=1e-13)
+
+
+def joined(x):
+    return F.attention(*F.split(x, 8), heads=4, causal=True)
+
+
+def with_memory(x):
+    return F.attention(F.tanh(x[:, 16:]), *F.chunk(x[:, :16] * 2.0, 2), heads=2)
+
+
+def read_twice(x):
+    parts = F.split(x, 8)
+    return F.attention(*parts, heads=4) + F.attention(*parts, heads=2) + F.sum(x, dim=1)
+
+
+def in_two_layers(x):
+    for heads in (4, 2):
+        seen = F.attention(*F.split(x, 8), heads=heads, kv_heads=heads)
+        x = F.concat([seen, F.tanh(x[:, 8:])])
+    return x
+
+
+def whole_and_cut(x):
+    return F.attention(x, *F.chunk(x, 2), heads=4, kv_heads=2)
+
+
+def returned(x):
+    parts = F.split(x, 8)
+    return F.attention(*parts, heads=4), parts[1]
+
+
+ROWS = (3, 0, 40, 1)
+# Columns that plain nodes copy, there and back, and a block does not. Of what is read twice, or
+# whole too, the gradient is added; what is returned, or cut into other parts, is copied.
+COLUMNS = {
+    joined: 24 + 24, with_memory: 16 + 16, read_twice: 24, in_two_layers: 0, whole_and_cut: 24,
+    returned: 0,
+}  # fmt: skip
+
+
+def attended(function, is_block, **options):
+    """Values and gradients of ragged sentences, and bytes copied."""
+    generator = np.random.default_rng(0)
+    weight = db.Parameter(generator.standard_normal((24, 5)).astype("f4"), "weight")
+
+    def projected(x, weight):
+        return function(F.linear(x, weight))
+
+    run = db.block(projected) if is_block else projected
+    with db.Graph(pool=NanPool(), **options) as graph:
+        arrays = [generator.standard_normal((n, 5)).astype("f4") for n in ROWS]
+        xs = [F.input(graph, array) for array in arrays]
+        results = [run(x, weight) for x in xs]
+        flat = [y for y in results for y in (y if isinstance(y, tuple) else (y,))]
+        values = [y.keep() for y in flat]
+        graph.backward(F.sum([F.sum(y * y) for y in flat]))
+        return [*[y.value for y in values], weight.grad], graph.statistics.copied_bytes
+
+
+@pytest.mark.parametrize("function", COLUMNS)
+@pytest.mark.parametrize("mode", ["plain", "check", "guard"])
+def test_attention_reads_columns_of_one_product_where_they_lie(function, mode):
+    options = {mode: True} if mode in ("check", "guard") else {}
+    ours, copied = attended(function, True, **options)
+    theirs, copied_by_nodes = attended(function, False)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    if mode == "plain":
+        assert copied_by_nodes - copied == COLUMNS[function] * sum(ROWS) * 4

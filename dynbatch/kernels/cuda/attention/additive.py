@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
-from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, pair_offsets
 from dynbatch.kernels.cuda.attention.dot_product import mask_tables
+from dynbatch.kernels.cuda.runtime.addresses import row_address
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.cuda.walks import row_grid
@@ -41,7 +41,7 @@ def additive_attention(
 
     Without masks every query sees every key.
     """
-    queries, stride = _rows(packed.queries)
+    queries, stride = row_address(packed.queries)
     arrays = (queries, packed.keys, packed.values, vector, out, weights)
     tables = (*_pair_tables(packed), *mask_tables(masks))
     args = (*arrays, *tables, *_sizes(packed), stride)
@@ -66,8 +66,8 @@ def additive_attention_backward(
     adds = wanted.vectors is not None
     dvectors = scratch[pairs : pairs + count * width].reshape(count, width)
     first, *tables = _pair_tables(packed)
-    queries, stride = _rows(packed.queries)
-    dqueries, gradient_stride = _rows(wanted.queries)
+    queries, stride = row_address(packed.queries)
+    dqueries, gradient_stride = row_address(wanted.queries)
     args = (
         queries, packed.keys, packed.values, vector, weights, dout, slopes,
         wanted.vectors if adds else dvectors, dqueries, wanted.keys, wanted.values,
@@ -90,21 +90,13 @@ def _keys_backward(
     """Gradients of keys and values, unless every sentence has one query."""
     sentences, *widths = _sizes(packed)
     rows = packed.keys.shape[0]
-    queries, stride = _rows(packed.queries)
+    queries, stride = row_address(packed.queries)
     args = (
         queries, packed.keys, vector, weights, dout, slopes, wanted.keys, wanted.values,
         wanted.accumulate, *tables, sentences, rows, *widths, stride,
     )  # fmt: skip
     grid, block = row_grid(rows, max(widths))
     launch(dout, "additive_attention_backward_keys", grid, block, args)
-
-
-def _rows(array: Array | None) -> tuple[int | None, int]:
-    """The address and the row stride of rows that may be part of wider ones."""
-    if array is None:
-        return None, 0
-    queue().keep(array)
-    return device_address(array), array.strides[0] // array.itemsize
 
 
 def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:

@@ -16,7 +16,9 @@ from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.addresses import row_address
 from dynbatch.kernels.cuda.runtime.launch import Dimensions
+from dynbatch.kernels.cuda.runtime.matrices import row_stride
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource
@@ -117,7 +119,8 @@ def _call_of_pages(
     form = _form(packed, scoring)
     tiles, blocks = tile_table(np.diff(query_offsets), form.side)
     of_pages = table.bases, table.firsts, table.gaps, log_rows
-    of_sentences = tiles, *_tables(packed, scoring), *form.forward
+    strides = queries.shape[1], *paged.widths
+    of_sentences = tiles, *_tables(packed, scoring), *strides, *form.forward
     name = f"dot_attention_of_{'short_' if paged.is_short else ''}pages{form.kind}"
     return name, blocks, form.block, of_pages, of_sentences
 
@@ -147,8 +150,8 @@ def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Arra
     """`dot_attention`; without masks every query sees every key."""
     form = _form(packed, scoring, out)
     tiles, blocks = tile_table(np.diff(packed.query_offsets), form.side)
-    arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
-    args = (*arrays, tiles, *_tables(packed, scoring), *form.forward)
+    addresses, strides = _row_addresses(packed[:3])
+    args = (*addresses, out, log_sums, tiles, *_tables(packed, scoring), *strides, *form.forward)
     launch(out, f"dot_attention{form.kind}", (blocks, scoring.heads), form.block, args)
 
 
@@ -163,15 +166,16 @@ def attend_backward(
     """
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     means = None if scratch is None else scratch[: log_sums.size]
-    arrays = (packed.queries, packed.keys, packed.values, log_sums, dout, means)
+    addresses, strides = _row_addresses((*packed[:3], *wanted[:3]))
+    arrays = (*addresses[:3], log_sums, dout, means)
     form = _form(packed, scoring, out, dout, wanted.queries, wanted.keys, wanted.values)
     tiles, blocks = tile_table(queries, form.side)
-    tables = _tables(packed, scoring)
-    of_keys = (wanted.keys, wanted.values, wanted.accumulate)
+    tables = (*_tables(packed, scoring), *strides)
+    of_keys = (*addresses[4:], wanted.accumulate)
     alone = not form.kind and scoring.shared == 1
     of_form: tuple[Argument, ...] = () if form.kind else of_keys if alone else (None, None, False)
     args: tuple[Argument, ...] = (
-        *arrays[:4], out, *arrays[4:], wanted.queries, *of_form, tiles, *tables, *form.backward,
+        *arrays[:4], out, *arrays[4:], addresses[3], *of_form, tiles, *tables, *form.backward,
     )  # fmt: skip
     launch(dout, f"dot_attention_backward{form.kind}", (blocks, scoring.heads), form.block, args)
     if wanted.bias is not None and scratch is not None:
@@ -217,6 +221,14 @@ def mask_tables(masks: Sequence[Mask]) -> tuple[Array | None, Array | None]:
     return table, np.concatenate(visible) if visible else None
 
 
+def _row_addresses(
+    arrays: Sequence[Array | None],
+) -> tuple[Sequence[int | None], Sequence[int]]:
+    """Addresses and strides of rows that may be parts of wider ones; see `row_address`."""
+    addresses, strides = zip(*map(row_address, arrays), strict=True)
+    return addresses, strides
+
+
 def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
     count = packed.query_offsets.size - 1
     tables = (
@@ -248,7 +260,8 @@ def fits_tensor_cores(matrices: Sequence[Array], packed: PackedAttention, scorin
         return False
     widths = [x.shape[1] * scoring.shared // scoring.heads for x in (packed.keys, packed.values)]
     suits = all([0 < width <= MMA_COLUMNS and width % 16 == 0 for width in widths])
-    return suits and all([device_address(x) % 16 == 0 for x in matrices])
+    rows = [(device_address(x), row_stride(x) * x.itemsize) for x in matrices]
+    return suits and all([address % 16 == stride % 16 == 0 for address, stride in rows])
 
 
 def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dynbatch.backend import Array
 from dynbatch.cupy_types import device_address
 from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.runtime.matrices import row_stride
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
@@ -26,3 +27,17 @@ def element_offsets(base: Array, arrays: Sequence[Array]) -> list[int]:
             raise ShapeError(f"an array {array.shape} of {array.dtype} is not C-contiguous.")
     start, itemsize = device_address(base), base.itemsize
     return [(device_address(array) - start) // itemsize for array in arrays]
+
+
+def row_address(array: Array | None) -> tuple[int | None, int]:
+    """The address of rows that may be parts of wider ones, and elements from one to the next.
+
+    NULL and 0 for no array. An array is kept alive until the flush.
+
+    Raises:
+        ShapeError: a row is not contiguous.
+    """
+    if array is None:
+        return None, 0
+    queue().keep(array)
+    return device_address(array), row_stride(array)

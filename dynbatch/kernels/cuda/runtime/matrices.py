@@ -51,6 +51,16 @@ def place_of(array: Array) -> Place:
     Raises:
         ShapeError: they are not.
     """
-    if array.size and array.shape[1] > 1 and array.strides[1] != array.itemsize:
+    return array.data.ptr, row_stride(array)  # type: ignore[attr-defined]
+
+
+def row_stride(array: Array) -> int:
+    """Elements from a row of a matrix to the next.
+
+    Raises:
+        ShapeError: a row is not contiguous.
+    """
+    is_wide = array.ndim > 1 and array.size and array.shape[-1] > 1
+    if is_wide and array.strides[-1] != array.itemsize:
         raise ShapeError(f"rows of an array {array.shape} with strides {array.strides}")
-    return array.data.ptr, array.strides[0] // array.itemsize  # type: ignore[attr-defined]
+    return int(array.strides[0] // array.itemsize)

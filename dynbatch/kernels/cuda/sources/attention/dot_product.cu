@@ -126,7 +126,7 @@ __device__ __forceinline__ void attend_block(const REAL* queries, const REAL* ke
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
-        work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
+        work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y);
     }
     __syncthreads();
     if (!EXTENDED && work.queries == 1) attend_alone(work, work.k, work.v);
@@ -169,10 +169,10 @@ struct PageTables {
     int log_rows;
 
     __device__ __forceinline__ PagedRows rows(
-        int sentence, long long offset, int heads, int width, int head) const {
+        int sentence, long long offset, int stride, int width, int head) const {
         const int split = gaps ? (int)gaps[2 * sentence] : 0x7fffffff;
         return {pages + firsts[sentence], (int)offset + head * width * (int)sizeof(KEPT_AS), split,
-            gaps ? (int)gaps[2 * sentence + 1] : 0, log_rows, heads * width, width};
+            gaps ? (int)gaps[2 * sentence + 1] : 0, log_rows, stride, width};
     }
 };
 
@@ -182,12 +182,13 @@ __device__ __forceinline__ void attend_pages(const REAL* queries, PageTables pag
     __shared__ Work work;
     __shared__ PagedRows keys, values;
     if (threadIdx.x == 0) {
-        const int heads = tables.heads / tables.shared, head = blockIdx.y / tables.shared;
+        const int head = blockIdx.y / tables.shared;
         tables.find(work, queries, nullptr, nullptr, nullptr, blockIdx.y, SIDE);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
-        work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
-        keys = pages.rows(tables.sentence(), key_offset, heads, tables.key_width, head);
-        values = pages.rows(tables.sentence(), value_offset, heads, tables.value_width, head);
+        work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y);
+        keys = pages.rows(tables.sentence(), key_offset, tables.key_row, tables.key_width, head);
+        values =
+            pages.rows(tables.sentence(), value_offset, tables.value_row, tables.value_width, head);
     }
     __syncthreads();
     if (!EXTENDED && work.queries == 1) attend_alone(work, keys, values);
@@ -195,52 +196,54 @@ __device__ __forceinline__ void attend_pages(const REAL* queries, PageTables pag
 }
 
 // out = Σ_j p_ij v_j and log Σ_j exp(score_ij), unless log_sums is NULL.
-extern "C" __global__ void __launch_bounds__(512, 2)
-    dot_attention(const REAL* queries, const REAL* keys, const REAL* values, REAL* out,
-        REAL* log_sums, const long long* tiles, const long long* query_offsets,
-        const long long* key_offsets, const REAL* scales, const long long* masks,
-        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
+extern "C" __global__ void __launch_bounds__(512, 2) dot_attention(const REAL* queries,
+    const REAL* keys, const REAL* values, REAL* out, REAL* log_sums, const long long* tiles,
+    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
+    const long long* masks, const bool* visible, int sentences, int heads, int shared,
+    int key_width, int value_width, int query_row, int key_row, int value_row) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row};
     attend_block<false>(queries, keys, values, out, log_sums, tables, {});
 }
 
 // The same with a bias and dropout.
-extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_extended(const REAL* queries,
-    const REAL* keys, const REAL* values, REAL* out, REAL* log_sums, const long long* tiles,
-    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
-    const long long* masks, const bool* visible, int sentences, int heads, int shared,
-    int key_width, int value_width, const REAL* bias, const int* rows, int zero,
-    const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_extended(const REAL* queries, const REAL* keys, const REAL* values, REAL* out,
+        REAL* log_sums, const long long* tiles, const long long* query_offsets,
+        const long long* key_offsets, const REAL* scales, const long long* masks,
+        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width,
+        int query_row, int key_row, int value_row, const REAL* bias, const int* rows, int zero,
+        const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row};
     attend_block<true>(queries, keys, values, out, log_sums, tables,
         {bias, rows, zero, streams, bound, scale, starts});
 }
 
 // Over keys and values in pages.
-extern "C" __global__ void __launch_bounds__(512, 2)
-    dot_attention_of_pages(const REAL* queries, const long long* pages, const int* firsts,
-        const long long* gaps, int log_rows, long long key_offset, long long value_offset,
-        REAL* out, const long long* tiles, const long long* query_offsets,
-        const long long* key_offsets, const REAL* scales, const long long* masks,
-        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
+extern "C" __global__ void __launch_bounds__(512, 2) dot_attention_of_pages(const REAL* queries,
+    const long long* pages, const int* firsts, const long long* gaps, int log_rows,
+    long long key_offset, long long value_offset, REAL* out, const long long* tiles,
+    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
+    const long long* masks, const bool* visible, int sentences, int heads, int shared,
+    int key_width, int value_width, int query_row, int key_row, int value_row) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row};
     attend_pages<false>(
         queries, {pages, firsts, gaps, log_rows}, key_offset, value_offset, out, tables, {});
 }
 
 // The same with a bias.
-extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_of_pages_extended(
-    const REAL* queries, const long long* pages, const int* firsts, const long long* gaps,
-    int log_rows, long long key_offset, long long value_offset, REAL* out, const long long* tiles,
-    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
-    const long long* masks, const bool* visible, int sentences, int heads, int shared,
-    int key_width, int value_width, const REAL* bias, const int* rows, int zero,
-    const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_of_pages_extended(const REAL* queries, const long long* pages, const int* firsts,
+        const long long* gaps, int log_rows, long long key_offset, long long value_offset,
+        REAL* out, const long long* tiles, const long long* query_offsets,
+        const long long* key_offsets, const REAL* scales, const long long* masks,
+        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width,
+        int query_row, int key_row, int value_row, const REAL* bias, const int* rows, int zero,
+        const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row};
     attend_pages<true>(queries, {pages, firsts, gaps, log_rows}, key_offset, value_offset, out,
         tables, {bias, rows, zero, streams, bound, scale, starts});
 }

@@ -3,8 +3,9 @@
 //
 // Matrices are packed rows, with one head beside the other: queries (N_q, heads * key_width), keys
 // (N_k, key_heads * key_width), values (N_k, key_heads * value_width), out and dout (N_q, heads *
-// value_width). Each head of keys and values is read by `shared` = heads / key_heads heads of
-// queries. log_sums and means are (N_q, heads). Tables:
+// value_width). Rows of the first three, and of their gradients, may be parts of wider ones. Each head
+// of keys and values is read by `shared` = heads / key_heads heads of queries. log_sums and means are
+// (N_q, heads). Tables:
 //
 //     tiles          number of the first tile of each sentence; NULL: every sentence has one tile
 //     query_offsets  first query of each sentence, and N_q; key_offsets likewise
@@ -111,19 +112,21 @@ struct Tables {
     const long long* masks;
     const bool* visible;
     int sentences, heads, shared, key_width, value_width;
+    int query_row, key_row, value_row;  // elements from a row to the next
+    int dquery_row, dkey_row, dvalue_row;
 
-    // Head `head` of a matrix that has `count` of them.
+    // Head `head` of a matrix whose rows begin `stride` elements apart.
     template <class T>
-    __device__ __forceinline__ Rows<T> head_of(
-        T* matrix, long long row, int width, int head, int count) const {
-        const int stride = count * width;
+    __device__ __forceinline__ Rows<T> columns_of(
+        T* matrix, long long row, int stride, int width, int head) const {
         return {matrix ? matrix + row * stride + head * width : nullptr, stride, width};
     }
 
+    // Head `head` of a matrix of all heads of queries and nothing else.
     template <class T>
-    __device__ __forceinline__ Rows<T> of_keys(
+    __device__ __forceinline__ Rows<T> head_of(
         T* matrix, long long row, int width, int head) const {
-        return head_of(matrix, row, width, head / shared, heads / shared);
+        return columns_of(matrix, row, heads * width, width, head);
     }
 
     __device__ __forceinline__ int sentence() const {
@@ -143,17 +146,17 @@ struct Tables {
         work.first = tile * side;
         work.scale = scales[k];
         work.mask = mask_of(masks, visible, k);
-        work.q = head_of(queries, work.query, key_width, head, heads);
-        work.k = of_keys(keys, work.key, key_width, head);
-        work.v = of_keys(values, work.key, value_width, head);
+        work.q = columns_of(queries, work.query, query_row, key_width, head);
+        work.k = columns_of(keys, work.key, key_row, key_width, head / shared);
+        work.v = columns_of(values, work.key, value_row, value_width, head / shared);
         work.log_sums = log_sums ? log_sums + work.query * heads + head : nullptr;
     }
 
     __device__ __forceinline__ void find_gradients(
         Work& work, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, int head) const {
-        work.dy = head_of(dout, work.query, value_width, head, heads);
-        work.dk = of_keys(dkeys, work.key, key_width, head);
-        work.dv = of_keys(dvalues, work.key, value_width, head);
+        work.dy = head_of(dout, work.query, value_width, head);
+        work.dk = columns_of(dkeys, work.key, dkey_row, key_width, head / shared);
+        work.dv = columns_of(dvalues, work.key, dvalue_row, value_width, head / shared);
         work.means = means ? means + work.query * heads + head : nullptr;
     }
 

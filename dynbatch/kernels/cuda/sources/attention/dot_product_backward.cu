@@ -189,9 +189,10 @@ __device__ __forceinline__ void queries_block(const REAL* queries, const REAL* k
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
-        work.out = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
+        work.out = tables.head_of(out, work.query, tables.value_width, blockIdx.y);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
-        work.dq = tables.head_of(dqueries, work.query, tables.key_width, blockIdx.y, tables.heads);
+        work.dq = tables.columns_of(
+            dqueries, work.query, tables.dquery_row, tables.key_width, blockIdx.y);
     }
     __syncthreads();
     if (!EXTENDED && work.queries == 1) slopes_alone(work, accumulate);
@@ -206,9 +207,11 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         REAL* log_sums, const REAL* out, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys,
         REAL* dvalues, bool accumulate, const long long* tiles, const long long* query_offsets,
         const long long* key_offsets, const REAL* scales, const long long* masks,
-        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
+        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width,
+        int query_row, int key_row, int value_row, int dquery_row, int dkey_row, int dvalue_row) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     queries_block<false>(queries, keys, values, log_sums, out, dout, means, dqueries, dkeys,
         dvalues, accumulate, tables, {});
 }
@@ -219,10 +222,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         REAL* log_sums, const REAL* out, const REAL* dout, REAL* means, REAL* dqueries,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
+        int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
         const unsigned* streams, unsigned bound, REAL scale) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     queries_block<true>(queries, keys, values, log_sums, out, dout, means, dqueries, nullptr,
         nullptr, false, tables, {bias, rows, zero, streams, bound, scale});
 }
@@ -254,9 +259,11 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width) {
+        int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
+        int dquery_row, int dkey_row, int dvalue_row) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     keys_block<false>(
         queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate, tables, {});
 }
@@ -267,10 +274,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
+        int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
         const unsigned* streams, unsigned bound, REAL scale) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     keys_block<true>(queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate,
         tables, {bias, rows, zero, streams, bound, scale});
 }
@@ -329,11 +338,13 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias
     const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
     REAL* means, REAL* sums, int count, const long long* tiles, const long long* query_offsets,
     const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
-    int sentences, int heads, int shared, int key_width, int value_width, const REAL* bias,
+    int sentences, int heads, int shared, int key_width, int value_width, int query_row,
+    int key_row, int value_row, int dquery_row, int dkey_row, int dvalue_row, const REAL* bias,
     const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);

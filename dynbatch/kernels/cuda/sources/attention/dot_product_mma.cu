@@ -81,16 +81,17 @@ extern "C" __global__ void __launch_bounds__(128, 3) dot_attention_mma(const REA
     const REAL* keys, const REAL* values, REAL* out, REAL* log_sums, const long long* tiles,
     const long long* query_offsets, const long long* key_offsets, const REAL* scales,
     const long long* masks, const bool* visible, int sentences, int heads, int shared,
-    int key_width, int value_width, const REAL* bias, const int* rows, int zero,
-    const unsigned* streams, unsigned bound, REAL scale, const int* starts, bool short_factors) {
+    int key_width, int value_width, int query_row, int key_row, int value_row, const REAL* bias,
+    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale,
+    const int* starts, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, MMA_SIDE);
         tables.extend(work, {bias, rows, zero, streams, bound, scale, starts}, blockIdx.y);
-        work.y = tables.head_of(out, work.query, value_width, blockIdx.y, heads);
+        work.y = tables.head_of(out, work.query, value_width, blockIdx.y);
     }
     __syncthreads();
     if (short_factors) attend_block<Precision::BFLOAT16>(work, tile_pair);

@@ -140,18 +140,20 @@ extern "C" __global__ void __launch_bounds__(128, 3)
         REAL* log_sums, const REAL* out, const REAL* dout, REAL* means, REAL* dqueries,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
+        int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
         const unsigned* streams, unsigned bound, REAL scale, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, MMA_SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
         tables.extend(work, {bias, rows, zero, streams, bound, scale}, blockIdx.y);
-        work.out = tables.head_of(out, work.query, value_width, blockIdx.y, heads);
-        work.dq = tables.head_of(dqueries, work.query, key_width, blockIdx.y, heads);
+        work.out = tables.head_of(out, work.query, value_width, blockIdx.y);
+        work.dq = tables.columns_of(dqueries, work.query, dquery_row, key_width, blockIdx.y);
     }
     __syncthreads();
     if (short_factors) queries_block<Precision::BFLOAT16>(work, tile_pair);
@@ -164,12 +166,14 @@ extern "C" __global__ void __launch_bounds__(128, 2)
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
+        int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
         const unsigned* streams, unsigned bound, REAL scale, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, shared, key_width, value_width};
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
     if (threadIdx.x == 0) {
         const int head = blockIdx.y * shared;
         tables.find(work, queries, keys, values, log_sums, head, MMA_SIDE);
