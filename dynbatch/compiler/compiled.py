@@ -17,9 +17,9 @@ from dynbatch.compiler.buffers import (
 )
 from dynbatch.compiler.c.expressions import has_steps
 from dynbatch.compiler.c.native import NativeLoop
-from dynbatch.compiler.cuda.by_sentence import SentenceCell, SentenceLoop
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
+from dynbatch.compiler.cuda.sentence_cell import SentenceCell, SentenceLoop
 from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse

@@ -1,4 +1,4 @@
-"""Prints nests and lanes as passes of one block of threads, and finds the barriers between these.
+"""Prints nests and lanes as passes of one block of threads, between which are `barriers`.
 
 A pass is a loop in which each thread makes elements of its own. A nest of `compiler/nests` is one
 pass where it has no sum, and one for each set of axes that it sums over: the element of a sum is
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
+from dynbatch.compiler.cuda.barriers import BlockPass, Touch
 from dynbatch.compiler.cuda.scalars import statement
 from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Op, OpCode, Value
@@ -44,52 +45,6 @@ class BlockPlace(NamedTuple):
     is_part: bool = False
     line: str = ""
     guard: str = ""
-
-
-class Touch(NamedTuple):
-    """Columns of a space that a pass reads or writes.
-
-    flat:    the column that element 0 has, where element e, of thread e, has column flat + e.
-    strides: along the axes of a nest: of two touches with equal ones each index has one element.
-    threads: what an index decides which thread by; None if several threads may touch an element.
-    """
-
-    space: str
-    first: int
-    end: int
-    flat: int | None
-    writes: bool
-    strides: Strides
-    threads: object
-
-    @property
-    def element(self) -> tuple[object, ...]:
-        return self.first, self.strides, self.threads
-
-    def meets(self, other: Touch) -> bool:
-        """Whether a thread touches what another one writes, if no barrier is in between."""
-        is_apart = self.end <= other.first or other.end <= self.first
-        same_thread = self.flat is not None and self.flat == other.flat
-        same_thread |= self.threads is not None and self.element == other.element
-        return self.space == other.space and not (is_apart or same_thread) and (
-            self.writes or other.writes
-        )  # fmt: skip
-
-
-class BlockPass(NamedTuple):
-    """The lines of a pass, and what it touches."""
-
-    lines: list[str]
-    touches: list[Touch]
-
-    @classmethod
-    def of(
-        cls, loop: list[str], elements: Sequence[_Element], touches: Sequence[Touch] = ()
-    ) -> BlockPass:
-        """A loop that reads and writes some elements, and touches what else is said."""
-        declared = dict.fromkeys([each.place.line for each in elements if each.place.line])
-        lines = ["{", *_inside([*declared, *loop]), "}"] if declared else loop
-        return cls(lines, [*touches, *[touch for each in elements for touch in each.touches]])
 
 
 class BlockPlaces(NamedTuple):
@@ -126,9 +81,7 @@ def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass |
             lines.append(element(segment, at, True).store(["j"], name))
     if not names.stores:
         return None
-    return BlockPass.of(
-        [_each("j", lane.width // places.heads.count), *_inside(lines), "}"], elements
-    )
+    return _pass([_each("j", lane.width // places.heads.count), *_inside(lines), "}"], elements)
 
 
 def nest_passes(group: NestGroup, places: BlockPlaces) -> list[BlockPass]:
@@ -251,7 +204,7 @@ class _Nest:
         for out in sums:
             behind += self._store_sum(out, by_warp)
         lines = [*ahead, *self._along(summed, inside, by_warp), *behind]
-        return [BlockPass.of([_each("o", count, by_warp), *_inside(lines), "}"], self._elements)]
+        return [_pass([_each("o", count, by_warp), *_inside(lines), "}"], self._elements)]
 
     def _by_teams(
         self, teams: int, count: int, kept: Sequence[int], sums: Sequence[Access],
@@ -263,7 +216,7 @@ class _Nest:
         parts += [f"{SUMS}[{k * room} + member] = {out.name};" for k, out in enumerate(sums)]
         whole = Touch(SUMS, 0, room * len(sums), None, True, (), None)
         lines = [_each("member", room), *_inside(parts), "}"]
-        first = BlockPass.of(lines, self._elements, [whole])
+        first = _pass(lines, self._elements, [whole])
         self._elements, self._flat_axes = [], kept
         self._threads = self._sizes, tuple(kept), False, 1
         lines = self._index(kept)
@@ -273,7 +226,7 @@ class _Nest:
             lines.append(f"for (int team = 0; team < {teams}; ++team) {out.name} += {part};")
             lines += self._store_sum(out, False)
         lines = [_each("o", count), *_inside(lines), "}"]
-        return [first, BlockPass.of(lines, self._elements, [whole._replace(writes=False)])]
+        return [first, _pass(lines, self._elements, [whole._replace(writes=False)])]
 
     def _add_out(self, out: Access, ahead: list[str], inside: list[str]) -> None:
         """Add a term to a sum, or store what is made element by element."""
@@ -359,40 +312,13 @@ class _Nest:
         return element
 
 
-def barriers(before: Sequence[BlockPass], step: Sequence[BlockPass], behind: Sequence[BlockPass],
-             turns: Callable[[str, int], str]) -> list[int]:  # fmt: skip
-    """The fewest passes that a barrier must come before, by their numbers in order.
-
-    Args:
-        before, step, behind: what runs once, in each step of a loop, and once.
-        turns: (space, number of the step) -> the space, if it is another one in each step.
-    """
-    run: list[tuple[int, list[Touch]]] = []
-    passes = [*enumerate(before), *[p for _ in range(3) for p in enumerate(step, len(before))],
-              *enumerate(behind, len(before) + len(step))]  # fmt: skip
-    at = 0
-    for count, (number, each) in enumerate(passes):
-        at = max(0, count - len(before)) // max(1, len(step))
-        run.append((number, [t._replace(space=turns(t.space, at)) for t in each.touches]))
-    chosen = {number for number, _ in run}
-    for number in sorted(chosen):
-        if not _races(run, chosen - {number}):
-            chosen.remove(number)
-    return sorted(chosen)
-
-
-def _races(run: Iterable[tuple[int, Sequence[Touch]]], chosen: set[int]) -> bool:
-    """Whether a thread may touch what another one writes, with barriers before these passes."""
-    since: dict[str, list[Touch]] = {}
-    for number, touches in run:
-        if number in chosen:
-            since = {}
-        for touch in touches:
-            if any([touch.meets(other) for other in since.get(touch.space, ())]):
-                return True
-        for touch in touches:
-            since.setdefault(touch.space, []).append(touch)
-    return False
+def _pass(
+    loop: list[str], elements: Sequence[_Element], touches: Sequence[Touch] = ()
+) -> BlockPass:
+    """A loop that reads and writes some elements, and touches what else is said."""
+    declared = dict.fromkeys([each.place.line for each in elements if each.place.line])
+    lines = ["{", *_inside([*declared, *loop]), "}"] if declared else loop
+    return BlockPass(lines, [*touches, *[touch for each in elements for touch in each.touches]])
 
 
 def _made(op: Op, name: str, xs: Sequence[str]) -> str:
