@@ -6,6 +6,7 @@ Cells spelt out gate by gate and cells fused by hand still differ here; `fusion`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Op, OpCode, Origin, Value, WeightRows
 from dynbatch.compiler.matrices import MatrixNodes
@@ -86,9 +87,12 @@ class LoopProgram(Program):
         """Every linear map: of the streams, then of the loop."""
         return [*self.ahead, *[op for op in self.ops if op.is_linear]]
 
-    @property
+    @cached_property
     def is_by_sentence(self) -> bool:
-        """Whether C runs all steps of a sentence before those of the next: see `c.by_sentence`."""
+        """Whether C runs all steps of a sentence before those of the next: see `c.by_sentence`.
+
+        It is asked once all passes are through, at each run.
+        """
         shares = any([op.shares_rows for op in self.ops])
         return bool(self.states) and self.has_matrices and not shares
 
