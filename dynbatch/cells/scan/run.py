@@ -291,10 +291,7 @@ class ScanRun:
         for letter in "IC" if backward else "I":
             for k, state in enumerate(cell.program.states):
                 rooms[f"{letter}{k}"] = running, state.width
-        memories: list[int] = type(batch.first).memory_rows(batch)
-        for k, (count, value) in enumerate(zip(memories, cell.program.memories, strict=True)):
-            rooms[f"M{k}"] = count, value.width
-        return rooms
+        return rooms | memory_rooms(batch, "M")
 
 
 def most_threads(sentences: int) -> int:
@@ -320,6 +317,13 @@ def left_values(batch: Batch, storage: Storage) -> Rooms:
     between = sum([extent.running for extent in chunks[1:]])
     changed = cell.program.changed_states() if between else {}
     return {f"S{k}": (between, state.width) for k, state in changed.items()}
+
+
+def memory_rooms(batch: Batch, letter: str) -> Rooms:
+    """Rooms for the memories of all sentences that operators of the loop read."""
+    rows, memories = type(batch.first).memory_rows(batch), batch.first.cell.program.memories
+    pairs = zip(rows, memories, strict=True)
+    return {f"{letter}{k}": (count, value.width) for k, (count, value) in enumerate(pairs)}
 
 
 def chunks_of(batch: Batch) -> tuple[Extent, ...]:

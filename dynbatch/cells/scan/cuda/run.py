@@ -15,7 +15,7 @@ from dynbatch.cells.loop_arrays import loop_rooms
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.scan.prefix import Shard, cut, prefix_layout
-from dynbatch.cells.scan.run import Sorted, chunks_of, left_values, sorted_inputs
+from dynbatch.cells.scan.run import Sorted, chunks_of, left_values, memory_rooms, sorted_inputs
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, memory_rows
 from dynbatch.compiler.cuda.cell import DeviceCell
@@ -48,18 +48,7 @@ class DeviceScanRun:
     def saved(batch: Batch) -> Rooms:
         """The values that forward leaves, and what it gathered: weights, and sorted memories."""
         loop: Loop = batch.first.cell.on_device.loop
-        memories = enumerate(DeviceScanRun.memory_rooms(batch))
-        gathered = wide_rooms(loop) | {f"M{k}": room for k, room in memories}
-        return left_values(batch, loop.storage) | gathered
-
-    @staticmethod
-    def memory_rooms(batch: Batch) -> list[tuple[int, int]]:
-        """Rows and width of each memory of all sentences that an operator of the loop reads."""
-        program = batch.first.cell.program
-        if not program.generic:
-            return []
-        rows: list[int] = type(batch.first).memory_rows(batch)
-        return [(n, memory.width) for n, memory in zip(rows, program.memories, strict=True)]
+        return left_values(batch, loop.storage) | wide_rooms(loop) | memory_rooms(batch, "M")
 
     @staticmethod
     def rooms(batch: Batch, backward: bool) -> Rooms:
@@ -76,8 +65,7 @@ class DeviceScanRun:
         loop: Loop = batch.first.cell.on_device.loop
         pairs = zip(loop.carried, loop.program.states, strict=True)
         rooms = {name: (len(batch.nodes), v.width) for names, v in pairs for name in names}
-        memories = enumerate(DeviceScanRun.memory_rooms(batch))
-        return rooms | {f"dM{k}": room for k, room in memories}
+        return rooms | memory_rooms(batch, "dM")
 
     @staticmethod
     def chunk_rooms(batch: Batch, tokens: int, backward: bool) -> Rooms:
@@ -126,7 +114,7 @@ class DeviceScanRun:
             rows.add({b.name: kept[b.name] for b in loop.storage.packed})
         rows.start(kept, gathers, fills)
         if fills:
-            rooms = [kept[f"M{k}"] for k in range(len(self.memory_rooms(batch)))]
+            rooms = [kept[name] for name in memory_rooms(batch, "M")]
             self._memories = rows.sorted_memories(gathers, rooms) if rooms else []
         works.then(gathers)
         rows.maps_ahead(works)
@@ -172,7 +160,7 @@ class DeviceScanRun:
         write = partial(write_products, self.queue, works, later)
         weights = WeightGradients(batch.first.cell, gradients, write)
         memory_gradients: list[Ragged] = []
-        rooms = [taken[f"dM{k}"] for k in range(len(self.memory_rooms(batch)))]
+        rooms = [taken[name] for name in memory_rooms(batch, "dM")]
         for chunk in reversed(self.chunks):
             arrays = scratch.rest().take_all(self.chunk_rooms(batch, chunk.rows, True))
             if batch.recompute:
