@@ -30,6 +30,7 @@ def program(text):
     )
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_sums_have_the_bits_of_tcp_and_an_error_of_one_rank_ends_all(tmp_path):
     """Both in one run: what takes its time is the start of three processes."""
@@ -51,6 +52,7 @@ def test_sums_have_the_bits_of_tcp_and_an_error_of_one_rank_ends_all(tmp_path):
     assert "rank 1 failed: ValueError: no such word\n" in ended.stderr  # a line, or a traceback
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_ranks_that_differ_are_told_so_and_end_one_that_is_busy():
     """Rank 2 does not look at what they tell: MPI ends it."""

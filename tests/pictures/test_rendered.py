@@ -28,6 +28,7 @@ def page():
         yield page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.stem)
 def test_the_text_of_the_pages_pictures_is_whole_and_clear(page, path):
     svg = path.read_text("utf-8")

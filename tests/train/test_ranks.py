@@ -99,7 +99,7 @@ def uneven(batch, size):
     return [places[:1], places[1:]] if size == 2 else [places[:1], [], places[1:9], places[9:]]
 
 
-def fitted(communicator, epochs=25, **settings):
+def fitted(communicator, epochs=10, **settings):
     run = Run(communicator, **settings)
     run.trainer.fit(epochs)
     return run
@@ -114,7 +114,7 @@ def fitted(communicator, epochs=25, **settings):
 )
 def test_uneven_shards_make_the_updates_of_one_process(size, dtype, tolerance):
     alone = fitted(None, dtype=dtype)
-    assert alone.trainer.step == 50
+    assert alone.trainer.step == 20
     runs = on_ranks(size, lambda communicator: fitted(communicator, dtype=dtype, shards=uneven))
     for run in runs:
         assert run.weights().keys() == alone.weights().keys()

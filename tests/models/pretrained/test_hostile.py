@@ -57,7 +57,7 @@ def test_a_number_of_a_familys_configuration_can_do_no_harm(name, tmp_path):
     tracemalloc.start()
     try:
         for field in sorted(fields):
-            for number in random.Random(field).sample(NUMBERS, 2):
+            for number in random.Random(field).sample(NUMBERS, 1):
                 path.write_text(json.dumps(config | {field: number}))
                 with contextlib.suppress(CheckpointError):
                     kind.from_pretrained(tmp_path)
