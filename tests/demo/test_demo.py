@@ -1,11 +1,15 @@
 """`python -m dynbatch.demo` on a few commands: what it prints, and how it ends."""
 
 import os
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from dynbatch import models
 from dynbatch.demo import __main__ as demo
 from dynbatch.demo.scan import simple_split
+from dynbatch.train import SentenceBatches
 
 
 @pytest.fixture
@@ -33,6 +37,13 @@ def test_ctrl_c_ends_the_demo_without_a_traceback(few_commands, monkeypatch, cap
     monkeypatch.setattr(demo.Trainer, "fit", interrupted)
     assert demo.main([]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_end_of_a_translation_is_a_token_of_the_loss(monkeypatch):
+    told = []
+    monkeypatch.setattr(demo, "Trainer", lambda *args, **settings: told.append(settings) or Mock())
+    demo.fit(models.Seq2Seq(3, 4, 2, 2), SentenceBatches([([0], [1])], 1), 1)
+    assert told[0]["num_tokens"]((np.arange(2), np.arange(5))) == 6
 
 
 def test_pairs_are_printed_as_a_file_to_train_on(capsys):

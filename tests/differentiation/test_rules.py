@@ -9,9 +9,11 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.blocks.call import BlockCall
+from dynbatch.differentiation.rules.expressions import on_nodes
 from dynbatch.differentiation.table import PARAMETER_RULES, RULES
 from dynbatch.differentiation.without import WITHOUT_A_RULE
 from dynbatch.errors import GraphError, NoGradientError
+from dynbatch.kernels.scalar.expressions import argument, variable, where
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import Input
@@ -220,6 +222,25 @@ def node_types() -> list[type[Operation]]:
             if node_type.__module__.startswith("dynbatch."):
                 found.append(node_type)
     return found
+
+
+@pytest.mark.parametrize(("dim", "shape"), [(0, (1, 3, 4)), (-1, (2, 3, 2))])
+def test_images_are_joined_with_the_gradients_of_their_parts(dim, shape):
+    arrays = [np.random.default_rng(0).standard_normal(one) for one in ((2, 3, 4), shape)]
+    with db.Graph(dtype="float64") as graph:
+        xs = [F.input(graph, x) for x in arrays]
+        gradients = db.grad(lambda a, b: F.sum(F.concat([a, b], dim) ** 2.0), [0, 1])(*xs)
+        for x, gradient in zip(arrays, gradients, strict=True):
+            np.testing.assert_allclose(gradient.value, 2 * x)
+
+
+def test_what_a_number_decides_is_the_branch_that_it_decides_for():
+    x, chosen = variable("x"), argument("chosen")
+    root = where(chosen > 0.0, 2.0 * x, 3.0 * x)
+    with db.Graph(dtype="float64") as graph:
+        node = F.input(graph, [1.0])
+        found = [on_nodes(root, {"x": node, "chosen": number}).value for number in (1.0, -1.0)]
+    assert found == [[2.0], [3.0]]
 
 
 def test_every_node_type_has_a_rule_or_a_reason():

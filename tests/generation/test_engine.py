@@ -113,6 +113,16 @@ def test_a_limit_of_memory_changes_who_waits_and_no_result():
         assert tokens([small.results(k) for k in added]) == tokens(expected)
 
 
+def test_a_request_joins_where_its_prompt_and_a_token_more_have_pages():
+    model = tiny("gpt2")
+    pages = Engine(model).caches.grown[0]
+    engine = Engine(model, GREEDY, memory_limit=3 * pages.page_bytes)
+    for _ in range(2):
+        engine.add(np.zeros(pages.rows, np.int64))
+    engine.step()
+    assert (len(engine._queue.live), len(engine._queue.waiting)) == (1, 1)
+
+
 def test_a_request_that_never_fits_is_refused_when_it_comes():
     model = tiny("gpt2")
     limit = 4 * Engine(model).caches.grown[0].page_bytes

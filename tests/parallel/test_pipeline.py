@@ -73,6 +73,7 @@ def test_stages_have_the_gradients_of_one_process(ranks, micro_batches, dtype, a
             communicator, stage, SENTENCES, micro_batches, [len(each) for each in SENTENCES],
             make_graph=lambda: db.Graph(dtype=dtype),
         )  # fmt: skip
+        assert 0 < result.waited < result.seconds
         return result.loss, gradients_of(model)
 
     loss, wanted = of_one_process(dtype)

@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, EmptyBatchError, GraphError
+from dynbatch.pictures.padding import PARTED, _cells
 from tests.pictures.svg import require_clear_text, texts_of
 
 MANY = np.random.default_rng(0).lognormal(3, 0.6, 500).astype(int).tolist()
@@ -52,3 +53,10 @@ def test_a_graph_gives_the_lengths_of_its_sentences():
 def test_what_is_not_lengths_is_refused(given, error, words):
     with pytest.raises(error, match=words):
         db.pictures.padding(given)
+
+
+def test_cells_are_apart_where_there_is_room_and_else_one_box():
+    wide, narrow = [_cells((2.0, 3.0), (size, PARTED), 1, 4) for size in (PARTED, PARTED / 2)]
+    assert [left for left, *_ in wide] == [2 + k * PARTED for k in (1, 2, 3)]
+    assert {across for _, _, across, _ in wide} == {PARTED - 1.5}
+    assert narrow == [(2 + PARTED / 2, 3.0, 3 * PARTED / 2, PARTED - 1.5)]
