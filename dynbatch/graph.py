@@ -115,7 +115,7 @@ class Graph(Runs, Introspection, NamesChecked):
             seed=random.next_seed() if seed is None else integer(self, "seed", seed) & 0xFFFFFFFF,
         )
         self.precision = precisions.of_values(precision, self.dtype)
-        matmul = self.precision if matmul is None else matmul
+        matmul = precisions.of_matmul(matmul, self.precision)
         self.matmul = precisions.checked(matmul, self.dtype, self.device)
         pool = pool_of(self.device) if pool is None else pool
         if not isinstance(pool, Pool):

@@ -146,7 +146,7 @@ def test_a_transformer_needs_less_memory():
 def test_what_is_refused():
     with pytest.raises(ArgumentError, match="precision is 'float16'"):
         db.Graph(precision="float16")
-    with pytest.raises(ArgumentError, match="in a graph of float64"):
+    with pytest.raises(ArgumentError, match="for numbers of float64"):
         db.Graph(dtype="float64", precision="bfloat16")
     assert db.Graph(precision="bfloat16").matmul == "bfloat16"
     assert db.Graph(precision="bfloat16", matmul="float32").matmul == "float32"

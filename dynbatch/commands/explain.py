@@ -147,7 +147,7 @@ def _fastest(
 ) -> MeasuredStep:
     """The step with most tokens per second, of some whose mini-batches have been seen once."""
     optimizer = task.optimizer(settings)
-    make_graph = partial(Graph, backend.device(device), matmul=settings.matmul)
+    make_graph = partial(Graph, backend.device(device), **settings.rounding)
     task.model.train()
     chosen = list(islice(cycle(batches), STEPS))
     for batch in chosen[: len(batches)]:
@@ -175,7 +175,9 @@ def _speed(step: MeasuredStep) -> list[str]:
     record, statistics = step.graph._record(), step.graph.statistics
     threads = num_threads()
     where = "on a GPU" if record.is_cuda else f"{threads} thread{'s' * (threads > 1)}"
-    where = ", ".join(filter(None, [where, rounding(record.matmul, record.is_cuda)]))
+    where = ", ".join(
+        filter(None, [where, rounding(record.matmul, record.precision, record.is_cuda)])
+    )
     parts = {
         "making nodes": record.build_seconds, "planning": statistics.host_seconds,
         "kernels": statistics.kernel_seconds, "the update": step.update_seconds,
@@ -195,7 +197,7 @@ def _memory(task: Task, step: MeasuredStep) -> list[str]:
     """The step's peak, beside what padding would make of it."""
     peak = step.graph.peak_bytes
     kept = sum([p.size * p.value.dtype.itemsize for p in task.model.parameters()])
-    if padded_bytes := task.padded_bytes():
+    if padded_bytes := task.padded_bytes(step.graph.precision):
         padded = padded_bytes(step.batch)
         said = f"padded it would be {padded / MB:,.2f} MB, {padded / peak:.1f} times as much"
     else:

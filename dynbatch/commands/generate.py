@@ -22,10 +22,17 @@ from dynbatch.generation.config import SAMPLING, GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.runtime.parallel import set_num_threads
-from dynbatch.kernels.runtime.precision import FULL, SHORT
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.fine_tuning import FineTuning
-from dynbatch.tasks.options import device_name, flag_of, one_of, positive, precision_name
+from dynbatch.tasks.options import (
+    ROUNDING,
+    device_name,
+    flag_of,
+    positive,
+    precision_name,
+    precision_of_values,
+)
 from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import COLUMNS, tell_backend
@@ -112,10 +119,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=positive, default=64, metavar="N", help="most prompts side by side "
         "(%(default)s)")  # fmt: skip
     add("--memory-limit", metavar="SIZE", help='most bytes of caches, such as "2GB"')
-    add("--precision", type=one_of(FULL, SHORT), metavar="NAME", help="what caches keep: bfloat16 "
+    add("--precision", type=precision_of_values, metavar="NAME", help="what caches keep: bfloat16 "
         f"takes half the memory ({FULL})")  # fmt: skip
-    add("--matmul", type=precision_name, metavar="NAME", help="what products' factors are rounded "
-        "to: tf32, bfloat16 (as --precision)")  # fmt: skip
+    add("--matmul", type=precision_name, metavar="NAME", help=ROUNDING["matmul"])
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where the model runs: "
         "cpu, cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
@@ -169,7 +175,8 @@ def run(options: argparse.Namespace) -> int:
             tqdm.write(as_seen(piece), end="")
             sys.stdout.flush()
     if not options.quiet:
-        how = rounding(options.matmul or precision, options.device != "cpu")
+        keys = "keys and " * (precision != FULL)
+        how = keys + rounding(options.matmul, precision, options.device != "cpu")
         said = writing.summary(time.perf_counter() - begin)
         print(", ".join(filter(None, [said, how])), file=sys.stderr)
         tell_backend(loaded.model.parameters()[0])

@@ -15,6 +15,7 @@ from dynbatch.backend import Array
 from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import DataError
 from dynbatch.kernels.runtime.parallel import set_num_threads
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
@@ -25,7 +26,7 @@ from dynbatch.padding.padded_model import Example, Loss, Pad, described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
 from dynbatch.tasks.forms import refuse_pipe, task_of
-from dynbatch.tasks.options import device_name, positive
+from dynbatch.tasks.options import ROUNDING, device_name, positive, precision_of_values
 from dynbatch.text import read_labelled, read_tagged
 
 MODELS = ("seq2seq", "tagger", "language-model")
@@ -114,6 +115,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--plan", action="store_true", help="plan the steps and run none: bytes alone, in seconds; "
         "a GPU of --device need not be there, nor CuPy")  # fmt: skip
+    add("--precision", type=precision_of_values, default=FULL, metavar="NAME",
+        help=f"{ROUNDING['precision']}; PyTorch runs under autocast (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
     add("--memory-limit", metavar="SIZE", help="plan each form within so many bytes, such as 2GB: "
@@ -154,12 +157,13 @@ def run(options: argparse.Namespace) -> None:
         memory_limit=limit,
         progress=True,
         plan_for=options.device if options.plan else None,
+        precision=options.precision,
     )
     comparison = replace(
         comparison, title=f"{options.data}: {len(text.examples):,} sentences\n{comparison.title}"
     )
     if options.pytorch:
-        numbers = (options.batch_size, options.batches, options.seed)
+        numbers = (options.batch_size, options.batches, options.seed, options.precision)
         comparison = replace(
             comparison, peers=torch_forms(subject.model, subject.examples, *numbers)
         )

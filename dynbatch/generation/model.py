@@ -29,7 +29,7 @@ from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.kernels.packed import PackedWeights, packing
-from dynbatch.kernels.runtime.precision import FULL, SHORT, of_values
+from dynbatch.kernels.runtime.precision import FULL, SHORT, of_matmul, of_values
 from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.memory.pool import pool_of
 from dynbatch.named_parameters import graph_dtype
@@ -59,7 +59,7 @@ class Continuation:
 
     def __init__(self, model: Any, matmul: str | None = None, precision: str = FULL) -> None:
         self._model = model
-        self._matmul = precision if matmul is None else matmul
+        self._matmul = of_matmul(matmul, precision)
         self.has_source = has_source(model)
         if not self.has_source and not hasattr(model, "logits") and not callable(model):
             raise refused(
@@ -75,7 +75,7 @@ class Continuation:
         self._passing: PreparedStep | None = None
         self._spare: SpareSentences | None = None
         self.device, self.dtype = _place_of(model)
-        self._precision = of_values(precision, self.dtype)
+        self._precision = of_values(precision, self.dtype, "Engine")
         self.packed: PackedWeights | None = None
         if self._matmul == SHORT and not self.device.is_cuda:
             pool = pool_of(self.device)

@@ -11,7 +11,7 @@ from dynbatch.kernels.c.blas import instruction
 from dynbatch.kernels.c.runtime import cache, library
 from dynbatch.kernels.c.runtime.compiler import compiler
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.kernels.runtime.precision import FULL, of_matmul
 
 
 def backends() -> dict[str, str]:
@@ -39,13 +39,21 @@ def reason() -> str:
     return library.reason()
 
 
-def rounding(matmul: str, on_gpu: bool = False) -> str:
-    """The rounding of factors of products with weights, and who does it; "" if there is none.
+def rounding(matmul: str | None, precision: str = FULL, on_gpu: bool = False) -> str:
+    """The rounding of values, and of factors of products with weights; "" if there is none.
 
     Example:
         >>> rounding("float32"), rounding("tf32", on_gpu=True)
         ('', 'factors of tf32 by tensor cores')
+        >>> rounding(None, "bfloat16", on_gpu=True)
+        'values in bfloat16, factors of bfloat16 by tensor cores'
     """
+    values = "" if precision == FULL else f"values in {precision}"
+    return ", ".join(filter(None, [values, factors(of_matmul(matmul, precision), on_gpu)]))
+
+
+def factors(matmul: str, on_gpu: bool = False) -> str:
+    """The rounding of factors of products with weights, and who does it; "" if there is none."""
     if matmul == FULL:
         return ""
     by = "emulated in C"

@@ -23,7 +23,8 @@ def predict(
     examples: Iterable[Any] | DataSet[Any],
     *,
     batch_size: int = 64,
-    matmul: str = FULL,
+    matmul: str | None = None,
+    precision: str = FULL,
 ) -> list[Array]:
     """The value of function(graph, example) for each example, without gradients.
 
@@ -38,8 +39,8 @@ def predict(
         examples:   what the function takes: a list, a data set, or an iterator that ends, of which
                     one mini-batch is read at a time.
         batch_size: examples in a graph. The memory of their values is freed before the next.
-        matmul:     what factors of products with weights are rounded to: "float32", "tf32" or
-                    "bfloat16", as in `Graph`, which raises what it refuses.
+        matmul, precision: what factors of products with weights, and values, are rounded to, as in
+                    `Graph`, which raises what it refuses.
 
     Raises:
         ArgumentError: `function` is not one, or takes other arguments; `examples` has keys or is
@@ -59,7 +60,7 @@ def predict(
     require_function("predict", "function", function, "function(graph, example)")
     rest = in_order("predict", "examples", examples)
     batch_size = size("predict", "batch_size", batch_size)
-    settings: dict[str, Any] = {"grad": False, "matmul": matmul}
+    settings: dict[str, Any] = {"grad": False, "matmul": matmul, "precision": precision}
     if parameters := model.parameters():
         settings |= {"device": parameters[0].device, "dtype": graph_dtype(parameters)}
     values: list[Array] = []

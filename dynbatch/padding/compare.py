@@ -11,6 +11,7 @@ from dynbatch import optim
 from dynbatch.arguments import is_integer, listed, shown
 from dynbatch.backend import planned_device
 from dynbatch.data_set import DataSet, LazySequence, indexed
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
 from dynbatch.named_parameters import Parameters
@@ -49,6 +50,7 @@ def compare_padding(
     memory_limit: int | str | None = None,
     progress: bool = False,
     plan_for: str | None = None,
+    precision: str = FULL,
 ) -> Comparison:
     """Measure a training step on batches padded in three ways, and on unpadded ones.
 
@@ -82,6 +84,8 @@ def compare_padding(
         plan_for:    plan all steps for this device, "cuda" say, and run none: its bytes, by the
                      planner that a step there uses, without the device, without CuPy, and without
                      seconds or losses. The model may be on the CPU.
+        precision:   of all graphs, "bfloat16" for values in half the memory; see `Graph`, which
+                     raises what it refuses.
 
     Raises:
         PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
@@ -129,7 +133,7 @@ def compare_padding(
             raise PaddingError(f"compare_padding: {name} is {text}, not a function.")
     _require_call(loss, examples[0])
     padded = pad_model(model, loss, pad, padded_loss)
-    measured = MeasuredForms(model, loss, padded, examples, optimizer, seed, planned)
+    measured = MeasuredForms(model, loss, padded, examples, optimizer, seed, planned, precision)
     if not any(map(sum, measured.lengths)):
         raise PaddingError("compare_padding: no sentence has a token: there is nothing to measure.")
     samples = {name: measured.batches(name, batch_size, num_batches) for name in FORMS}
@@ -156,7 +160,7 @@ def compare_padding(
     where = f"on {first.device.name}" if planned is None else f"planned for {planned.name}"
     return Comparison(
         title=f"{type(model).__name__}, {model.num_parameters():,} parameters, {first.dtype} "
-        f"{where}",
+        f"{where}{'' if precision == FULL else f', values in {precision}'}",
         batch_size=batch_size,
         batch_tokens=measured.batch_tokens(batch_size),
         measured=len(samples[PADDED_RANDOM].batches),

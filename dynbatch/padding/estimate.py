@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.module import Module
 from dynbatch.named_parameters import graph_dtype
 from dynbatch.padding.padded_model import Example, Loss, Pad, pad_model, parts_of
@@ -16,6 +17,7 @@ def padded_peak(
     loss: Loss,
     pad: Pad | None = None,
     padded_loss: Loss | None = None,
+    precision: str = FULL,
 ) -> Callable[[Sequence[Example]], int]:
     """A function that takes the examples of a mini-batch and plans the peak of its padded step.
 
@@ -23,7 +25,7 @@ def padded_peak(
     time on the CPU. `Trainer(padded_bytes=...)` takes the function.
 
     Args:
-        loss, pad, padded_loss: as `compare_padding` takes them.
+        loss, pad, padded_loss, precision: as `compare_padding` takes them.
 
     Example:
         >>> import dynbatch as db
@@ -38,7 +40,8 @@ def padded_peak(
 
     def peak(examples: Sequence[Example]) -> int:
         first = model.parameters()[0]
-        with Graph(first.device, graph_dtype(model.parameters()), seed=0) as graph:
+        dtype = graph_dtype(model.parameters())
+        with Graph(first.device, dtype, seed=0, precision=precision) as graph:
             batch = padded.batch([parts_of(example) for example in examples])
             losses = [padded.loss(graph, *example) for example in batch]
             use = graph.estimate(F.mean(losses))

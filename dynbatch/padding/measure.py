@@ -13,6 +13,7 @@ from dynbatch import nodes as F
 from dynbatch.backend import Device
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory
 from dynbatch.nodes.node import Node
@@ -47,6 +48,7 @@ class Stepper:
         optimizer: its learning rate is 0, so that it works as ever and changes no value.
         seed:      of the dropout masks.
         plan_for:  the device that steps are planned for; None for that of the parameters.
+        precision: of the graphs.
 
     Attributes:
         pool: gives the arenas of this form, and of no other.
@@ -60,12 +62,13 @@ class Stepper:
         dtype: DTypeLike,
         seed: int,
         plan_for: Device | None = None,
+        precision: str = FULL,
     ) -> None:
         self.loss, self.collect = loss, collect
         self._optimizer = optimizer
         self._parameters = [state.parameter for state in optimizer._states]
         self._device, self._dtype, self._seed = self._parameters[0].device, dtype, seed
-        self._plan_for = plan_for
+        self._plan_for, self._precision = plan_for, precision
         self.pool = _pool(self._device)
 
     def train(self, examples: Examples) -> Step:
@@ -124,7 +127,10 @@ class Stepper:
 
     def _graph(self, grad: bool = True, pool: Pool | None = None) -> Graph:
         pool = self.pool if pool is None else pool
-        return Graph(self._device, self._dtype, grad=grad, seed=self._seed, pool=pool)
+        return Graph(
+            self._device, self._dtype, grad=grad, seed=self._seed, pool=pool,
+            precision=self._precision,
+        )  # fmt: skip
 
     def _mean(self, graph: Graph, examples: Examples) -> Node:
         return F.mean([self.loss(graph, *example) for example in examples])

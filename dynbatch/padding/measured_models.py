@@ -9,6 +9,7 @@ from statistics import fmean, median
 from dynbatch.backend import Device
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory, problem_of
+from dynbatch.kernels.runtime.precision import FULL, SHORT, of_values
 from dynbatch.models.module import Module
 from dynbatch.named_parameters import Parameters, graph_dtype
 from dynbatch.nodes.losses.cross_entropy import stored_logits
@@ -41,8 +42,8 @@ from dynbatch.padding.limited import WithinLimit
 from dynbatch.padding.measure import Examples, Step, Stepper
 from dynbatch.padding.padded_model import Example, Loss, PaddedModel, PaddingError
 
-AGREEMENT = 1e-4
-"""Relative difference of two losses that is rounding in float32."""
+AGREEMENT = {FULL: 1e-4, SHORT: 2**-7}
+"""Relative difference of two losses that is rounding, by the precision of values."""
 
 CURVE_BATCHES = 3
 """Batches of each size whose peak is estimated, beside the largest."""
@@ -66,6 +67,7 @@ class MeasuredForms:
         optimizer: (parameters, learning rate) -> optimizer.
         seed:      of the shuffled order and of dropout.
         plan_for:  the device that all steps are planned for; None where they are run.
+        precision: of the graphs.
     """
 
     def __init__(
@@ -77,17 +79,19 @@ class MeasuredForms:
         optimizer: Callable[[Parameters, float], Optimizer],
         seed: int,
         plan_for: Device | None = None,
+        precision: str = FULL,
     ) -> None:
         self.model = model
         self.examples, self.padded, self.seed = examples, padded, seed
         self.lengths = _lengths(padded, examples)
         self.optimizer = optimizer(model, 0.0)
-        self.plan_for = plan_for
+        dtype = graph_dtype(model.parameters())
+        self.plan_for, self._agreement = plan_for, AGREEMENT[of_values(precision, dtype)]
         self._steppers = {
             name: Stepper(
                 padded.loss if is_padded(name) else loss,
                 padded.collect,
-                self.optimizer, graph_dtype(model.parameters()), seed, plan_for,
+                self.optimizer, dtype, seed, plan_for, precision,
             )
             for name in FORMS
         }  # fmt: skip
@@ -134,7 +138,7 @@ class MeasuredForms:
                 ) from error
         finally:
             self.model.train(was_training)
-        return (padded_loss, unpadded_loss), _note(padded_loss, unpadded_loss)
+        return (padded_loss, unpadded_loss), _note(padded_loss, unpadded_loss, self._agreement)
 
     def _first_loss(self, name: str, batch: Batch) -> float:
         """The loss of a batch; what the loss function raises says how it was called."""
@@ -289,8 +293,8 @@ def _values(use: MemoryUse) -> int:
     return max([sum([held.get(cause, 0) for cause in VALUES]) for _, held in use.stages])
 
 
-def _note(padded: float, unpadded: float) -> str:
-    if abs(padded - unpadded) <= AGREEMENT * max(abs(padded), abs(unpadded)):
+def _note(padded: float, unpadded: float, agreement: float) -> str:
+    if abs(padded - unpadded) <= agreement * max(abs(padded), abs(unpadded)):
         return f"padded and unpadded form compute the same loss: {unpadded:.4f} nats on one batch"
     return (
         f"NOTE: the padded form's loss is {padded:.4f} nats, the unpadded one's {unpadded:.4f}: "

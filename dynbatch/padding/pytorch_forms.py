@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from dynbatch.backend import Array
+from dynbatch.kernels.runtime.precision import FULL, SHORT
 from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
@@ -28,7 +30,8 @@ class TorchModel:
     """A PyTorch network with the sizes of one of dynbatch's models, at random values.
 
     Args:
-        model: a `Seq2Seq` with additive attention, a `Tagger` or a `LanguageModel`.
+        model:     a `Seq2Seq` with additive attention, a `Tagger` or a `LanguageModel`.
+        precision: "bfloat16" computes under `torch.autocast`.
 
     Attributes:
         loss: takes the examples of a mini-batch, and gives a function that computes their loss.
@@ -40,8 +43,9 @@ class TorchModel:
 
     loss: Callable[[Examples], Callable[[], Tensor]]
 
-    def __init__(self, model: Module) -> None:
+    def __init__(self, model: Module, precision: str = FULL) -> None:
         self.torch = import_torch()
+        self._is_short = precision == SHORT
         self.device = "cuda" if model.parameters()[0].device.is_cuda else "cpu"
         self.model = model
         if type(model) is Tagger or type(model) is LanguageModel:
@@ -75,8 +79,9 @@ class TorchModel:
         words, labels = self._padded(sentences, 0), self._padded(targets, IGNORED)
 
         def loss() -> Tensor:
-            logits = network.output(network.encoder(network.embedding(words))[0])
-            return mean_loss(logits.flatten(0, 1), labels.flatten(), len(examples))
+            with self.autocast():
+                logits = network.output(network.encoder(network.embedding(words))[0])
+                return mean_loss(logits.flatten(0, 1), labels.flatten(), len(examples))
 
         return loss
 
@@ -93,11 +98,16 @@ class TorchModel:
         )
 
         def loss() -> Tensor:
-            outputs, (last, _) = network.encoder(network.source_embedding(words))
-            feeds = decode(network, inputs, outputs.transpose(0, 1), mask, last)
-            return mean_loss(network.output(feeds), labels.flatten(), len(examples))
+            with self.autocast():
+                outputs, (last, _) = network.encoder(network.source_embedding(words))
+                feeds = decode(network, inputs, outputs.transpose(0, 1), mask, last)
+                return mean_loss(network.output(feeds), labels.flatten(), len(examples))
 
         return loss
+
+    def autocast(self) -> Any:
+        """A block in which PyTorch chooses bfloat16 or float32 for each operator, if it is to."""
+        return self.torch.autocast(self.device, self.torch.bfloat16, enabled=self._is_short)
 
     def _padded(self, sentences: Sequence[Array], filler: int) -> Tensor:
         """(T, B) ids."""
@@ -128,15 +138,21 @@ def torch_form(name: str, chosen: Sample, steps: Sequence[TorchStep], lengths: L
 
 
 def torch_forms(
-    model: Module, sentences: Examples, batch_size: int, num_batches: int, seed: int
+    model: Module,
+    sentences: Examples,
+    batch_size: int,
+    num_batches: int,
+    seed: int,
+    precision: str = FULL,
 ) -> list[Form]:
-    """PyTorch's same model on the batches that `compare_padding` measures with these arguments.
+    """PyTorch's same model on the batches that `compare_padding` measures with these arguments; in
+    bfloat16 under `torch.autocast`.
 
     Raises:
         PaddingError: PyTorch's form of this model is not known.
         ImportError:  PyTorch is not installed.
     """
-    peer = TorchModel(model)
+    peer = TorchModel(model, precision)
     adam = peer.torch.optim.Adam(peer.parameters, lr=0.0)
     lengths = [lengths_of(example) for example in sentences]
     orders = {

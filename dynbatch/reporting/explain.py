@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.kernels.backends import rounding
+from dynbatch.kernels.backends import factors
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.reporting.advice import standing_out
 from dynbatch.reporting.profile import TypeProfile, together
 from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
@@ -56,7 +57,7 @@ def report(record: RunRecord, observed: Observed, full: bool = False) -> str:
             f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}),"
             f" mean batch {record.mean_batch:.1f} nodes"
         ),
-        *_products(record),
+        *_rounding(record),
         *_compiling(record),
         *_table(record.rows, full),
         *_apart(record, full),
@@ -72,9 +73,14 @@ def _standing_out(record: RunRecord, observed: Observed) -> Iterator[str]:
         yield from _wrapped(f"{INDENT}fix:  {one.fix}")
 
 
-def _products(record: RunRecord) -> Iterator[str]:
-    """The types whose products have rounded factors, and those in float32, if any are rounded."""
-    if how := rounding(record.matmul, record.is_cuda):
+def _rounding(record: RunRecord) -> Iterator[str]:
+    """The precision of values; the types whose products have rounded factors, and others."""
+    if record.precision != FULL:
+        yield from _wrapped(
+            f"values: rounded to {record.precision}, in half the memory from forward to backward; "
+            "losses, sums and numbers in float32"
+        )
+    if how := factors(record.matmul, record.is_cuda):
         products = dict.fromkeys([each for row in record.rows for each in row.products])
         rounded, whole = [
             ", ".join([name for name, of_values in products if of_values is wanted]) or "nothing"

@@ -43,6 +43,7 @@ class Introspection:
     dtype: DType
     policy: str | Policy
     matmul: str
+    precision: str
     grad: bool
     seed: int
     tables: list[CallTable]
@@ -252,6 +253,7 @@ backward=Flops(products=120, elementwise=15))
                 "grad": self.grad,
                 "seed": self.seed,
                 "matmul": self.matmul,
+                "precision": self.precision,
                 "folds": [
                     *[[places[node], places[reader]] for node, reader in self._folds.pairs()],
                     *map(list, folded),

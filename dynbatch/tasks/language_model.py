@@ -19,6 +19,7 @@ from dynbatch.errors import ArgumentError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models import GPT
 from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
@@ -166,9 +167,9 @@ class DocumentWriter(WritingTask):
         """AdamW with the usual settings of GPTs."""
         return AdamW(self.model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1)
 
-    def padded_bytes(self) -> Callable[[Sequence[Piece]], int]:
+    def padded_bytes(self, precision: str = FULL) -> Callable[[Sequence[Piece]], int]:
         peak = padded_peak(
-            self.model, self.model.loss, padded_piece, partial(padded_loss, self.model)
+            self.model, self.model.loss, padded_piece, partial(padded_loss, self.model), precision
         )
         return lambda batch: peak([(piece.ids, piece.context) for piece in batch])
 

@@ -130,8 +130,8 @@ def learn(
         extra=extra, hint=hint,
         validate=validate if dev else None, higher_is_better=task.higher_is_better,
         patience=settings.patience if dev else None, other_data={"the development set": dev},
-        random_state=rng, padded_bytes=task.padded_bytes(), accumulate=settings.accumulate,
-        watch=settings.watch,
+        random_state=rng, padded_bytes=task.padded_bytes(settings.precision),
+        accumulate=settings.accumulate, watch=settings.watch,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from dynbatch.kernels.runtime.precision import MANTISSA_BITS
+from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS, SHORT
 
 Settings = TypeVar("Settings")
 
@@ -67,6 +67,15 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 precision_name = one_of(*MANTISSA_BITS)
 """The kind of an option that says what factors of products are rounded to."""
+
+precision_of_values = one_of(FULL, SHORT)
+"""The kind of an option that says what values are rounded to."""
+
+ROUNDING = {
+    "precision": "what values are rounded to, kept in half the memory: bfloat16",
+    "matmul": "what products' factors are rounded to: tf32, bfloat16 (as --precision)",
+}
+"""Lines of `--help`."""
 
 
 def device_name(text: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dynbatch.errors import CheckpointError, problem_of
-from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.kernels.runtime.precision import FULL, Rounding, of_matmul
 from dynbatch.tasks.options import (
+    ROUNDING,
     above_zero,
     device_name,
     flag_of,
@@ -18,6 +19,7 @@ from dynbatch.tasks.options import (
     option,
     passes,
     precision_name,
+    precision_of_values,
     share,
 )
 from dynbatch.train import read_checkpoint
@@ -35,9 +37,8 @@ class TrainingSettings:
     lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)
     warmup: int = option(200, "updates until the peak; then the rate falls as a cosine")
     clip: float = option(5.0, "largest norm of the gradient", above_zero)
-    matmul: str = option(
-        FULL, "what products' factors are rounded to: tf32, bfloat16", precision_name
-    )
+    precision: str = option(FULL, ROUNDING["precision"], precision_of_values)
+    matmul: str | None = option(None, ROUNDING["matmul"], precision_name)
     seed: int = option(0, "of all that is drawn", not_negative)
     threads: int | None = option(None, "threads (one a processor)", is_kept=False)
     device: str = option("cpu", "cpu, cuda or cuda:N", device_name, is_kept=False)
@@ -49,6 +50,14 @@ class TrainingSettings:
         False, "with --resume: the data is another, on purpose", is_kept=False
     )
     quiet: bool = option(False, "no progress bar", is_kept=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matmul", of_matmul(self.matmul, self.precision))
+
+    @property
+    def rounding(self) -> Rounding:
+        """The arguments of a graph that say what it rounds."""
+        return {"matmul": self.matmul, "precision": self.precision}
 
     @classmethod
     def usual(cls, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class Task(ABC):
         """The optimizer: Adam."""
         return Adam(self.model, lr=settings.lr)
 
-    def padded_bytes(self) -> Callable[[Sequence[Any]], int] | None:
+    def padded_bytes(self, precision: str = FULL) -> Callable[[Sequence[Any]], int] | None:
         """The bytes that a mini-batch would take padded, where that is known (see `Trainer`)."""
         return None
 

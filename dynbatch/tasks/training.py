@@ -119,7 +119,7 @@ def train(
             checkpoint_every=1000,
             metrics_path=None if settings.output is None else Path(settings.output, METRICS),
             extra={"settings": kept(settings), **(extra or {})},
-            make_graph=partial(Graph, backend.device(settings.device), matmul=settings.matmul),
+            make_graph=partial(Graph, backend.device(settings.device), **settings.rounding),
             communicator=communicator,
             show_progress=not settings.quiet,
             resume_hint=hint,
@@ -174,5 +174,5 @@ def place(settings: TrainingSettings) -> str:
     on_gpu = backend.device(settings.device).is_cuda
     processes = place_in_run().size
     on = "on a GPU" if on_gpu else f"{num_threads()} threads"
-    on = ", ".join(filter(None, [on, rounding(settings.matmul, on_gpu)]))
+    on = ", ".join(filter(None, [on, rounding(on_gpu=on_gpu, **settings.rounding)]))
     return on if processes == 1 else f"{processes} processes, each {on}"

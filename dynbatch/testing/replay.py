@@ -67,7 +67,7 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
 
     Args:
         options: arguments of `Graph`, in place of the dumped graph's: device, policy, check, guard,
-                 matmul, pool.
+                 matmul, precision, pool.
 
     Raises:
         GraphError: the file does not hold a graph, a node type cannot be imported, or the policy
@@ -81,7 +81,8 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
             "  rule: a file holds no code, so not the function of a policy\n"
             "  fix:  load_graph(path, policy=the_function), or the name of a policy of ours"
         )
-    settings["matmul"] = document.get("matmul", FULL)  # older files have none
+    for name in ("matmul", "precision"):
+        settings[name] = document.get(name, FULL)  # older files have none
     graph = Graph(**(settings | options))
     reader = Reader(document, arrays, graph.device)
     nodes = reader.graph(document, graph)
@@ -113,15 +114,16 @@ def replay(
     Args:
         tolerance: times the largest element of an array, at least 1. Default: 1e-4 for float32,
                    1e-9 for float64, 2^-9 with factors rounded to TF32, 2^-6 to bfloat16.
-        options:   arguments of `Graph`: device, check, guard, matmul.
+        options:   arguments of `Graph`: device, check, guard, matmul, precision.
 
     Returns:
         The first difference or error in words; None if there is none.
     """
     if tolerance is None:
         document, _ = read(Path(path))
-        matmul = options.get("matmul") or document.get("matmul", FULL)
-        tolerance = tolerance_of(document["dtype"], matmul)
+        settings = document | options
+        names = [settings.get(name) or FULL for name in ("matmul", "precision")]
+        tolerance = max([tolerance_of(document["dtype"], name) for name in names])
     expected = _outcome(path, "one_by_one", False, options)
     for policy in policies:
         actual = _outcome(path, policy, False, options)

@@ -21,6 +21,7 @@ from dynbatch.train.checkpoint import (
 from dynbatch.train.checkpoint_file import is_object, wrong_field
 from dynbatch.train.digest import data_digest
 from dynbatch.train.protocols import Batches, State
+from dynbatch.train.random_states import RandomStates
 from dynbatch.train.run_folder import earlier_run, other_copy
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
@@ -102,7 +103,10 @@ class SavedRun:
             position=position,
             random_state=run.random_state,
             average=run.average,
-            extra={**run.extra, "trainer": {**saved, "data": self.data()}},
+            extra={
+                **run.extra,
+                "trainer": {**saved, "data": self.data(), "rounding": run.rounding},
+            },
         )
         if path == run.checkpoint_path and run.ranks.is_first:
             self.last = f"{path} (step {step})"
@@ -121,6 +125,7 @@ class SavedRun:
         if not data_changed:
             _require_same_data(info, saved["data"], self.data(), saved["num_batches"], run.batches)
         _require_all_parts(info, run)
+        _require_same_rounding(info, saved["rounding"], run)
         info.check_random_state(run.random_state)
         load_checkpoint(path, run.model, run.optimizer, run.schedule, run.average)
         info.restore_random_state(run.random_state)
@@ -162,6 +167,36 @@ def _require_all_parts(info: CheckpointInfo, run: TrainerSettings) -> None:
             "  rule: a run goes on with the schedule, average and random_state it was begun with\n"
             f"  fix:  Trainer({arguments}) as before; or begin a new run without, in another file, "
             "from model and optimizer: train.load_checkpoint(path, model, optimizer)"
+        )
+
+
+def _require_same_rounding(info: CheckpointInfo, saved: Summary, run: TrainerSettings) -> None:
+    """Check that a run's graphs round to what they did when it was saved, if that is known.
+
+    Raises:
+        CheckpointError: they do not; says to what.
+    """
+    if not saved:
+        return
+    before = RandomStates.now(run.random_state)
+    try:
+        run.graph()  # which draws a seed
+    finally:
+        before.restore(run.random_state)
+    changed = {name: value for name, value in run.rounding.items() if saved.get(name) != value}
+    if changed:
+        said = "\n".join(
+            [
+                f"  {name}: {saved.get(name)} in the checkpoint, {changed[name]} now"
+                for name in changed
+            ]
+        )
+        was = ", ".join([f"{name}={saved.get(name)!r}" for name in changed])
+        raise CheckpointError(
+            f"{info.path}: the run was saved in another precision; nothing was loaded.\n{said}\n"
+            "  rule: a run goes on in the precision it was begun with\n"
+            f"  fix:  graphs of {was} as before; or begin a new run, in another file, from model "
+            "and optimizer: train.load_checkpoint(path, model, optimizer)"
         )
 
 
@@ -215,10 +250,13 @@ def _saved_by_trainer(info: CheckpointInfo) -> State:
     Raises:
         CheckpointError: it is damaged.
     """
-    usual = {"stopping": EarlyStopping().state_dict(), "num_batches": 0, "data": {}}
+    usual = {
+        "stopping": EarlyStopping().state_dict(), "num_batches": 0, "data": {}, "rounding": {},
+    }  # fmt: skip
     added = info.extra.get("trainer", {})
     saved = {**usual, **added} if isinstance(added, dict) else added
-    fields = {"stopping": is_object, "num_batches": is_count, "data": is_object}
+    objects = dict.fromkeys(("stopping", "data", "rounding"), is_object)
+    fields = {**objects, "num_batches": is_count}
     problem = wrong_field(saved, fields) or EarlyStopping.wrong(saved["stopping"])
     if problem:
         raise CheckpointError(

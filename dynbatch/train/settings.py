@@ -14,6 +14,7 @@ import numpy as np
 from dynbatch.arguments import function, number, refused, shown, size, switch
 from dynbatch.errors import ArgumentError
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL, of_values
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
 from dynbatch.optim import Average, Optimizer, Schedule
@@ -48,6 +49,7 @@ NEEDED = ("accumulate", "memory_every")
 # What all ranks of a run have in common, beside model and data.
 COMMON = (
     "accumulate", "checkpoint_every", "clip_norm", "higher_is_better", "memory_every", "patience",
+    "precision",
 )  # fmt: skip
 
 
@@ -86,6 +88,7 @@ class TrainerSettings(NamesChecked):
     random_state: np.random.Generator | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     other_data: Mapping[str, object] = field(default_factory=dict)
+    precision: str = FULL
     make_graph: Callable[[], Graph] | None = None
     communicator: Communicator | None = None
     shards: Callable[[Sequence[Example], int], Sequence[Sequence[int]]] | None = None
@@ -139,6 +142,7 @@ class TrainerSettings(NamesChecked):
     def __post_init__(self) -> None:
         self._check_types()
         self.ranks = Ranks(self.communicator)
+        self.rounding: dict[str, object] = {}
         self._buffers = [p for _, p in self.model.named_parameters() if isinstance(p, ModelBuffer)]
         needs_metric = self.schedule is not None and self.schedule.needs_metric
         if self.validate is None and (self.patience is not None or needs_metric):
@@ -146,6 +150,16 @@ class TrainerSettings(NamesChecked):
             raise ValueError(f"Trainer: {what} needs a metric.\n  fix: give validate=...")
         if self.memory_limit is not None:
             self.memory_limit = parse_bytes("memory_limit", self.memory_limit)
+
+    def graph(self) -> Graph:
+        """The graph of a mini-batch; `rounding` is what the last one rounds to."""
+        if self.make_graph is not None:
+            graph = self.make_graph()
+        else:
+            _, parameter = next(self.optimizer.named_parameters())
+            graph = Graph(device=parameter.device, precision=self.precision)
+        self.rounding = {"precision": graph.precision, "matmul": graph.matmul}
+        return graph
 
     def _check_types(self) -> None:
         model, optimizer, schedule = self.model, self.optimizer, self.schedule
@@ -178,6 +192,13 @@ class TrainerSettings(NamesChecked):
             value = getattr(self, name)
             if value is not None or name == "loss_function":
                 function("Trainer", name, value, form)
+        of_values(self.precision, np.dtype(np.float32))
+        if self.precision != FULL and self.make_graph is not None:
+            raise refused(
+                "Trainer", f"precision is {self.precision!r} beside make_graph",
+                "make_graph makes the graphs, with all of their settings",
+                f"make_graph=partial(db.Graph, precision={self.precision!r}), without precision",
+            )  # fmt: skip
         for name, least in COUNTS.items():
             value = getattr(self, name)
             if value is not None or name in NEEDED:

@@ -81,8 +81,10 @@ class Trainer(TrainerSettings):
         other_data:       what the run depends on beside its mini-batches, by name, such as
                           {"development set": dev}: digests of it are kept in checkpoints, and
                           `resume` refuses other data.
-        make_graph:       the graph of each mini-batch; by default `Graph(device=...)`, where the
-                          optimizer's parameters are.
+        precision:        what values are rounded to, "float32" (not at all) or "bfloat16", which
+                          takes less memory: see `Graph`.
+        make_graph:       the graph of each mini-batch; by default `Graph(device=...,
+                          precision=...)`, where the optimizer's parameters are.
         communicator:     `parallel.connect()`: several processes train as one. Each differentiates
                           its shard of every mini-batch, and gradients are summed; see below.
         shards:           shards(batch, size) -> the places of each process's examples in a
@@ -194,17 +196,17 @@ class Trainer(TrainerSettings):
         `TokenBatches` keep a digest of their examples in the checkpoint, others their number.
 
         Parameters, the optimizer's and the schedule's rates and random states are the checkpoint's;
-        settings such as `clip_norm`, or what the loss computes and in which precision, are this
-        trainer's, and not compared.
+        settings such as `clip_norm`, or what the loss computes, are this trainer's, and not
+        compared. What graphs round values and factors of products to is compared.
 
         Args:
             data_changed: go on with other ones. The epoch that was running begins anew with them;
                           updates made, optimizer and schedule go on.
 
         Raises:
-            CheckpointError: the file is damaged, or of another model, optimizer, schedule or data,
-                or of a run with a schedule, average or `random_state` where this one has none;
-                everything is as it was.
+            CheckpointError: the file is damaged, or of another model, optimizer, schedule, data or
+                precision, or of a run with a schedule, average or `random_state` where this one has
+                none; everything is as it was.
             ParallelError: a process does not see the file.
         """
         asked = self.checkpoint_path if path is None else path

@@ -145,7 +145,7 @@ def _add_gradients(
     Returns:
         Its part of the loss; none of a shard without examples, whose graph still takes a seed.
     """
-    with _graph(settings) as graph:
+    with settings.graph() as graph:
         places = settings.ranks.shard(batch, settings.num_tokens, settings.shards)
         if not places:
             return []
@@ -210,13 +210,6 @@ def _of_each(losses: object, batch: Sequence[Example]) -> list[Node]:
             "return [loss of each example]; the Trainer takes their mean",
         )  # fmt: skip
     return list(losses)
-
-
-def _graph(settings: TrainerSettings) -> Graph:
-    if settings.make_graph is not None:
-        return settings.make_graph()
-    _, parameter = next(settings.optimizer.named_parameters())
-    return Graph(device=parameter.device)
 
 
 def _planned_memory(

@@ -269,6 +269,7 @@ def test_numbers_are_rounded_as_matmul_and_precision_say(folder, capsys):
         found.append([json.loads(line)["results"][0]["log_probs"] for line in out.splitlines()])
         assert found[-1] == [list(one.log_probs) for (one,) in expected]
         assert ("factors of bfloat16" in err) == (value == "bfloat16")
+        assert ("keys and values in bfloat16" in err) == (name == "precision")
         assert found.count(found[-1]) == 1
     with pytest.raises(SystemExit):
         run(folder, "Once", "--matmul", "half")

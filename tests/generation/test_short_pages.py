@@ -63,5 +63,5 @@ def test_a_model_keeps_half_the_bytes_in_bfloat16():
 def test_only_numbers_of_float32_are_kept_in_bfloat16():
     with pytest.raises(ArgumentError, match="precision is 'float16'"):
         Engine(tiny("gpt2"), precision="float16")
-    with pytest.raises(ArgumentError, match="precision='bfloat16' in a graph of float64"):
+    with pytest.raises(ArgumentError, match="precision='bfloat16' for numbers of float64"):
         db.generate(tiny("gpt2").astype("float64"), [[1]], **SHORT)

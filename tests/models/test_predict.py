@@ -7,6 +7,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError
+from dynbatch.kernels.runtime.precision import round_to
 
 
 class Mean(models.Module):
@@ -53,15 +54,14 @@ def test_the_model_is_in_evaluation_mode_meanwhile_also_after_an_error():
     assert not model.training
 
 
-def test_factors_are_rounded_as_matmul_says():
+def test_factors_and_values_are_rounded_as_in_such_a_graph():
     project, x = models.Linear(3, 2, rng=0), np.ones((2, 3), np.float32)
-    for matmul in ("float32", "bfloat16"):
-        with db.Graph(matmul=matmul) as graph:
+    for settings in ({}, {"matmul": "bfloat16"}, {"precision": "bfloat16"}):
+        with db.Graph(**settings) as graph:
             expected = project(F.input(graph, x)).value
-        (found,) = db.predict(
-            project, lambda graph, x: project(F.input(graph, x)), [x], matmul=matmul
-        )
+        (found,) = db.predict(project, lambda graph, x: project(F.input(graph, x)), [x], **settings)
         np.testing.assert_array_equal(found, expected)
+        assert (round_to(found, "bfloat16") == found).all() == ("precision" in settings)
     with pytest.raises(ArgumentError, match="half"):
         db.predict(project, lambda graph, x: project(F.input(graph, x)), [x], matmul="half")
 

@@ -193,7 +193,7 @@ REFUSED = [
     (lambda x, v, s: 1 if x > 0 else 0, errors.DtypeError, "decide on node.value"),
     (lambda x, v, s: x > MATRIX, errors.DtypeError, "F.input(graph, array)"),
     (lambda x, v, s: x.masked_fill(x > 0, 1), errors.MissingAttributeError, "F.where"),
-    (lambda x, v, s: x.bfloat16(), errors.MissingAttributeError, 'db.Graph(matmul="bfloat16")'),
+    (lambda x, v, s: x.bfloat16(), errors.MissingAttributeError, 'db.Graph(precision="bfloat16")'),
     (lambda x, v, s: float(x), errors.ShapeError, "F.sum(x) and F.mean(x)"),
     (lambda x, v, s: x.item(), errors.ShapeError, "x.value is the array"),
     (lambda x, v, s: bool(x), errors.DtypeError, "decide on node.value"),

@@ -174,6 +174,21 @@ def test_a_memory_limit_tells_what_fits_and_what_the_rest_costs() -> None:
         compare(memory_limit="much")
 
 
+def test_values_in_bfloat16_take_less_and_compute_the_same_loss_in_both_forms() -> None:
+    model = models.Seq2Seq(WORDS, 200, 64, 64, rng=0)
+    adam, peaks = db.optim.Adam(model, 0.0), []
+    for precision in ("float32", "bfloat16"):
+        step = Stepper(model.loss, lambda: None, adam, "float32", 0, precision=precision)
+        peaks.append(step.plan(pairs(8)).use.peak_bytes)
+    assert peaks[1] < peaks[0]
+    small, words = LanguageModel(WORDS, 8, 8, rng=0), [words for words, _ in pairs(4)]
+    compare = partial(db.memory.compare_padding, small, small.loss, words, 4, batch_sizes=())
+    short = compare(num_batches=1, precision="bfloat16")
+    assert "values in bfloat16" in short.title and "compute the same loss" in short.note
+    with pytest.raises(db.errors.ArgumentError, match="precision is 'half'"):
+        compare(precision="half")
+
+
 def test_both_forms_compute_the_same_loss() -> None:
     padded, unpadded = found().losses
     assert padded == pytest.approx(unpadded, rel=1e-5)

@@ -57,6 +57,13 @@ def test_a_network_with_the_values_of_the_model_computes_its_loss(
     with db.Graph() as graph:
         expected = F.mean([model.loss(graph, *example) for example in examples]).value
     assert float(peer.loss(examples)().detach()) == pytest.approx(float(expected), rel=1e-5)
+    short = TorchModel(model, "bfloat16")
+    put(model, short.network)
+    loss = short.loss(examples)()
+    assert float(loss.detach()) != float(peer.loss(examples)().detach())
+    assert float(loss.detach()) == pytest.approx(float(expected), rel=2**-7)
+    loss.backward()
+    assert all([parameter.grad.dtype == torch.float32 for parameter in short.parameters])
 
 
 def test_a_model_without_a_network_says_what_to_give() -> None:

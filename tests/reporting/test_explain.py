@@ -7,7 +7,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
-from dynbatch.kernels.backends import rounding
+from dynbatch.kernels.backends import factors
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import compiling
 from dynbatch.memory import Pool
@@ -40,24 +40,25 @@ def test_the_report_lists_what_ran_together():
     }
 
 
-def test_rounded_products_are_told_apart_from_those_in_float32():
+def test_rounded_values_are_told_and_rounded_products_apart_from_those_in_float32():
     @db.cell
     def attending(x, h, p, memory):
         h = F.tanh(p(x) + F.attention(h, memory, memory))
         return h, h
 
     layer, told = models.Linear(4, 4, rng=0), {}
-    for matmul in ("float32", "bfloat16"):
-        with db.Graph(matmul=matmul) as graph:
+    for precision in ("float32", "bfloat16"):
+        with db.Graph(precision=precision) as graph:
             x = F.input(graph, np.ones((3, 4), np.float32))
             outputs, _ = db.scan(attending, x, 4, layer, memory=x)
             y = layer(outputs)
             graph.backward(F.sum(y @ F.transpose(y)))
-            told[matmul] = graph.explain()
-    how = rounding("bfloat16")
+            told[precision] = graph.explain()
+    how = factors("bfloat16")
     line = f"products: {how} in Scan, LinearMap; float32 in DotProductAttention, MatMul step"
     assert line in " ".join(told["bfloat16"].split())
-    assert "products:" not in told["float32"]
+    assert "\nvalues: rounded to bfloat16" in told["bfloat16"]
+    assert "products:" not in told["float32"] and "values:" not in told["float32"]
 
 
 def test_a_cell_with_dropout_is_inlined_and_its_operators_are_listed():

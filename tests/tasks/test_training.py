@@ -48,10 +48,14 @@ def output(tmp_path):
     return str(tmp_path / "run")
 
 
-def test_factors_are_rounded_as_the_settings_say(output, capsys):
-    assert example("--output", output, "--matmul", "bfloat16") == 0
+@pytest.mark.parametrize("option", ["--matmul", "--precision"])
+def test_factors_and_values_are_rounded_as_the_settings_say(output, capsys, option):
+    assert example("--output", output, option, "bfloat16") == 0
     rounded = [record["loss"] for record in read_metrics(f"{output}/metrics.jsonl")]
-    assert read_checkpoint(f"{output}/model.safetensors").extra["settings"]["matmul"] == "bfloat16"
+    kept = read_checkpoint(f"{output}/model.safetensors").extra
+    assert kept["settings"]["matmul"] == "bfloat16"
+    precision = "bfloat16" if option == "--precision" else "float32"
+    assert kept["settings"]["precision"] == precision == kept["trainer"]["rounding"]["precision"]
     assert example("--output", f"{output}-whole") == 0
     whole = [record["loss"] for record in read_metrics(f"{output}-whole/metrics.jsonl")]
     assert whole != rounded and whole == pytest.approx(rounded, rel=1e-2)

@@ -110,17 +110,18 @@ def test_a_model_with_scans_dropout_and_a_folded_loss_comes_back(tmp_path):
         assert np.array_equal(gradient, dense_gradient(parameters[name])), name
 
 
-def test_a_graph_comes_back_with_the_precision_of_its_products(tmp_path):
+@pytest.mark.parametrize("name", ["matmul", "precision"])
+def test_a_graph_comes_back_with_what_it_rounds_to(tmp_path, name):
     model, path = models.Linear(70, 9, rng=0), tmp_path / "graph.npz"
     x = np.random.default_rng(1).standard_normal((6, 70)).astype(np.float32)
-    with db.Graph(matmul="bfloat16") as graph:
+    with db.Graph(**{name: "bfloat16"}) as graph:
         y = model(F.input(graph, x))
         rounded = y.value
         graph.dump(path)
-    for matmul, is_equal in (("bfloat16", True), ("float32", False)):
-        with load_graph(path, **({} if is_equal else {"matmul": matmul})) as loaded:
+    for precision, is_equal in (("bfloat16", True), ("float32", False)):
+        with load_graph(path, **({} if is_equal else {name: precision})) as loaded:
             loaded.run()
-            assert loaded.graph.matmul == matmul
+            assert getattr(loaded.graph, name) == precision
             assert np.array_equal(loaded.nodes[y.index].value, rounded) == is_equal
     assert replay(path) is None
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,7 @@ def test_ctrl_c_without_a_checkpoint_path_says_that_nothing_is_saved(tmp_path, c
 
 SCRIPT = """
 import os, signal, sys
+from functools import partial
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_trainer as t
@@ -921,6 +923,36 @@ def test_other_data_and_sizes_that_the_run_no_longer_names_are_refused(tmp_path)
     other.trainer.batches = TokenBatches(EXAMPLES, 9, num_tokens, seed=5)
     with pytest.raises(CheckpointError, match="batch_size: 3 in the checkpoint, nothing now"):
         other.trainer.resume()
+
+
+def test_resume_in_another_precision_is_refused_whole(tmp_path):
+    Run(tmp_path, precision="bfloat16").trainer.fit(1)
+    factors = partial(Graph, precision="bfloat16", matmul="float32")
+    for settings, says in [
+        ({}, "precision: bfloat16 in the checkpoint, float32 now\n  matmul: bfloat16 in the"),
+        (
+            {"make_graph": factors},
+            "nothing was loaded.\n  matmul: bfloat16 in the checkpoint, float",
+        ),
+    ]:
+        run = Run(tmp_path, **settings)
+        before = run.everything(), random.get_state()
+        with pytest.raises(CheckpointError, match=f"(?s){says}.*fix: .*'bfloat16' as before"):
+            run.trainer.resume()
+        assert random.get_state() == before[1]
+        for name, value in run.everything().items():
+            assert np.array_equal(value, before[0][name]), name
+    same = Run(tmp_path, make_graph=partial(Graph, precision="bfloat16"))
+    assert same.trainer.resume() and same.trainer.epoch == 1
+
+
+def test_a_precision_that_graphs_cannot_have_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="precision is 'half'"):
+        Run(tmp_path, precision="half")
+    with pytest.raises(
+        ArgumentError, match=r"(?s)beside make_graph.*partial\(db.Graph, precision="
+    ):
+        Run(tmp_path, precision="bfloat16", make_graph=Graph)
 
 
 def test_resume_with_a_generator_of_another_kind_is_refused_whole(tmp_path):

@@ -274,6 +274,7 @@ class Executor:
             self._device.is_cuda,
             self._threads,
             self._matmul,
+            self._values,
         )
 
     def close(self) -> None:

@@ -167,7 +167,7 @@ class RunRecord(NamedTuple):
     `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
     the launches and does not wait for the GPU. `threads` are what they did in work that was shared;
     None if nobody asked (`Graph(profile=True)`). `matmul` is what factors of products with weights
-    are rounded to.
+    are rounded to, `precision` what values are.
     """
 
     statistics: GraphStatistics
@@ -179,6 +179,7 @@ class RunRecord(NamedTuple):
     is_cuda: bool
     threads: Sequence[ThreadSpan] | None = None
     matmul: str = FULL
+    precision: str = FULL
 
     def rows_with(self, signatures: Iterable[int]) -> list[StepRecord]:
         """The rows of nodes that have these signatures in plans."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypedDict
 
 import numpy as np
 
@@ -28,6 +29,14 @@ QUIET = np.uint32(0x400000)
 """The bit of a NaN's mantissa that bfloat16 keeps, so that it does not become infinity."""
 
 LEAST_CAPABILITY = 80
+
+
+class Rounding(TypedDict, total=False):
+    """The arguments of a graph that say what is rounded: see `Graph`."""
+
+    matmul: str | None
+    precision: str
+
 
 _of_products = ContextVar("precision of products", default=FULL)
 
@@ -87,21 +96,26 @@ def upper_halves(x: Array) -> Array:
     return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
-def of_values(precision: object, dtype: DType) -> str:
-    """The argument `precision` of a graph.
+def of_matmul(matmul: str | None, precision: str) -> str:
+    """The precision to which a graph with these arguments rounds factors of products."""
+    return precision if matmul is None else matmul
+
+
+def of_values(precision: object, dtype: DType, owner: str = "Graph") -> str:
+    """The argument `precision` of a graph, or of an `owner` of graphs.
 
     Raises:
-        ArgumentError: the name is unknown, or the graph is of float64.
+        ArgumentError: the name is unknown, or numbers are of float64.
     """
     if precision not in (FULL, SHORT):
         raise refused(
-            "Graph", f"precision is {precision!r}", f'"{FULL}" or "{SHORT}"',
+            owner, f"precision is {precision!r}", f'"{FULL}" or "{SHORT}"',
             'precision="bfloat16" has values in half the memory; leave it out for float32',
         )  # fmt: skip
     if precision == SHORT and dtype != np.float32:
         raise refused(
-            "Graph", f"precision={precision!r} in a graph of {dtype}",
-            "only values of float32 are rounded", 'leave precision out, or dtype="float32"',
+            owner, f"precision={precision!r} for numbers of {dtype}",
+            "only float32 is rounded", 'leave precision out, or dtype="float32"',
         )  # fmt: skip
     return str(precision)
 

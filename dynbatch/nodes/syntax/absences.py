@@ -7,7 +7,7 @@ from dynbatch.nodes.syntax.other_names import OTHER_NAMES
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
-FEWER_BITS = 'db.Graph(matmul="bfloat16") rounds what products multiply; values stay float32'
+FEWER_BITS = 'db.Graph(precision="bfloat16") rounds all values, and keeps them in half the memory'
 DTYPE = 'db.Graph(dtype="float64") sets it for all nodes; node.value.astype(...) converts an array'
 
 

@@ -15,6 +15,7 @@ from dynbatch.errors import problem_of
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models import TransformerTranslation
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Adam, Optimizer
@@ -152,13 +153,14 @@ class Translator(WritingTask):
         """Adam, for a Transformer with the β₂ of its paper."""
         return Adam(self.model, settings.lr, (0.9, 0.98 if self.kind == "transformer" else 0.999))
 
-    def padded_bytes(self) -> Callable[[Sequence[NumberedPair]], int]:
+    def padded_bytes(self, precision: str = FULL) -> Callable[[Sequence[NumberedPair]], int]:
         """The bytes that a mini-batch of pairs would take padded."""
         model = self.model
         if isinstance(model, TransformerTranslation):
-            peak = padded_peak(model, model.loss, padded_pair, partial(padded_loss, model))
+            loss = partial(padded_loss, model)
+            peak = padded_peak(model, model.loss, padded_pair, loss, precision)
         else:
-            peak = padded_peak(model, model.loss)
+            peak = padded_peak(model, model.loss, precision=precision)
         return lambda pairs: peak([(pair.source, pair.target) for pair in pairs])
 
     def evaluate(self, texts: Sequence[ParallelText]) -> dict[str, float]:
