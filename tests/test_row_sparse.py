@@ -29,3 +29,8 @@ def test_a_row_sparse_gradient_is_summed_and_made_dense_anywhere(device):
     )
     nothing = db.RowSparse(np.zeros(0, np.int64), matrix(0, 3), (6, 3)).to(device)
     assert not db.Parameter(nothing.dense()).numpy().any()
+
+
+def test_its_bytes_are_those_of_rows_and_values():
+    gradient = db.RowSparse(np.array([1, 3]), np.ones((2, 4), np.float32), (20, 4))
+    assert gradient.nbytes == 2 * 8 + 2 * 4 * 4

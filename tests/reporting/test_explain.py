@@ -289,3 +289,9 @@ def test_more_kinds_than_lines_are_those_of_most_time_and_the_number_of_the_othe
     assert "      2 batches of 2 other kinds, which took less time" in lines
     table = lines[[line.split()[0] for line in lines].index("step") + 1 :]
     assert [line.split()[0].isdigit() for line in table] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("width", [5, 6])
+def test_a_long_kind_loses_its_middle_alone(width):
+    assert explain._cut("abcdef", 6) == "abcdef"
+    assert explain._cut("abcdefgh", width) == {5: "ab…gh", 6: "abc…gh"}[width]
