@@ -35,6 +35,8 @@ from dynbatch.ragged import offsets_of
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
 # Scores that take a thread about 100 µs.
 WORTH_A_THREAD = 1 << 16
+# Scores of many queries that take as long as one of a query alone, whose keys serve no other.
+OF_A_LONE_QUERY = 16
 
 _library = Library("attention/dot_product.c")
 
@@ -239,6 +241,7 @@ class AttentionCall:
         if table.gaps is not None:
             self.sentences[:, 11:13] = table.gaps
         self.sizes[-3:-1] = [table.rows, paged.is_short]
+        self.pairs[self.sentences[:, 1] == 1] *= OF_A_LONE_QUERY
 
     def want(self, wanted: AttentionGradients) -> Array | None:
         """Compute these gradients; return room for a bias's, (heads, distances)."""
