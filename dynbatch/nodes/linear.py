@@ -92,7 +92,7 @@ class LinearMap(Operation):
 
 
 NUMBERS_OF_A_PRODUCT = 9
-"""Where its matrices begin, and their sizes; see `kernels.cuda.blas.segment_entries`."""
+"""Integers that a GPU's kernel reads of it: first elements and sizes of its matrices."""
 
 
 class MatMul(Operation):

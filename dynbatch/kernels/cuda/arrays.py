@@ -33,7 +33,6 @@ ADDITION = ElementFunction("add", BINARY["add"].forward, ("a", "b"))
 
 
 def fill(out: Array, number: float) -> None:
-    """out = number, everywhere."""
     _over_elements(out, "fill", (out, number))
 
 
@@ -85,13 +84,11 @@ def copy_rows(
 
 
 def accumulate(x: Array, out: Array) -> None:
-    """out += x, of equal shapes."""
     alone = SingleLaunch("accumulate", (-(-out.size // TILE),), (THREADS,), (x, out, out.size))
     launch_function(ADDITION, (out, x), out, alone)
 
 
 def add_bias(rows: Array, bias: Array) -> None:
-    """rows[n] += bias for every row, in place."""
     args = (rows, bias, rows.shape[1], rows.size)
     alone = SingleLaunch("add_bias", (-(-rows.size // TILE),), (THREADS,), args)
     launch_function(ADDITION, (rows, bias), rows, alone)
@@ -106,7 +103,6 @@ def sum_rows(rows: Array, out: Array, later: bool = False) -> None:
 
 
 def expand(x: Array, repeats: Array | None, out: Array) -> None:
-    """out = the rows of x, row n repeats[n] times; a single column fills all of out's columns."""
     over_elements("expand", (x,), _offsets(len(x), repeats), out, x.shape[1] != out.shape[1])
 
 

@@ -9,7 +9,6 @@ from dynbatch.kernels.scalar.pair import Pair
 
 
 def combine(kernel: Pair, a: Array, b: Array, out: Array) -> None:
-    """out = f(a, b)."""
     launch_generated(kernel.name, (a, b), out)
 
 
@@ -22,7 +21,6 @@ def combine_backward(kernel: Pair, dy: Array, a: Array, b: Array, out: Array, si
 def combine_number(
     kernel: Pair, x: Array, numbers: Array, offsets: Array, out: Array, side: int
 ) -> None:
-    """out_i = f(x_i, numbers[k]) for the elements i of segment k; f(numbers[k], x_i) for side 1."""
     launch_with_numbers(f"{kernel.name}_{'ab'[side]}_with_number", (x,), numbers, offsets, out)
 
 
@@ -30,16 +28,13 @@ def combine_number_backward(
     kernel: Pair, dy: Array, x: Array, numbers: Array, offsets: Array, out: Array,
     side: int,
 ) -> None:  # fmt: skip
-    """out = dy ⊙ ∂f/∂x, as `combine_number`."""
     name = f"{kernel.name}_{'ab'[side]}_with_number_backward"
     launch_with_numbers(name, (dy, x), numbers, offsets, out)
 
 
 def where(mask: Array, a: Array, b: Array, out: Array) -> None:
-    """out = a where the mask is not 0, else b."""
     launch_generated("where", (mask, a, b), out)
 
 
 def where_backward(dy: Array, mask: Array, out: Array, side: int) -> None:
-    """out = dy where the mask chose a (side 0), or b (side 1), else 0."""
     launch_generated(f"where_backward_{'ab'[side]}", (dy, mask), out)

@@ -26,7 +26,6 @@ matmul_shared = matmul  # which on a CPU tells how threads share the work
 
 
 def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
-    """out = a @ b + bias."""
     product(a, b, out)
     if bias is not None:
         add_bias(out, bias)
@@ -68,7 +67,6 @@ def products(a: Sequence[Array], b: Sequence[Array], out: Sequence[Array], beta:
 
 
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
-    """out (O, I) = dyᵀ x over all rows: the weight gradient; with `add` it is added to `out`."""
     product(dy.T, x, out, beta=int(add))
 
 

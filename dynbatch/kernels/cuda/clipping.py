@@ -54,7 +54,6 @@ def scale_to_norm(gradients: Sequence[Array], norm: Array, max_norm: float) -> N
 
 
 def clip_values(gradients: Sequence[Array], limit: float) -> None:
-    """Clip every x to [-limit, limit]; NaN stays NaN."""
     _over_chunks("clip_values", gradients, limit)
 
 

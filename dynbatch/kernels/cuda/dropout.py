@@ -8,6 +8,5 @@ from dynbatch.kernels.dropout import bounds_and_scales
 
 
 def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
-    """out = x / (1 - p) where random bits / 2³² >= p, else 0."""
     tables = (streams, *bounds_and_scales(probabilities, x.dtype))
     over_elements("dropout", (x, *tables), offsets, out)

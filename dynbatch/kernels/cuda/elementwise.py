@@ -48,7 +48,6 @@ extern "C" __global__ void elementwise_{name}({pointers}const REAL* numbers, REA
 
 
 def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> None:
-    """out = f(x; arguments)."""
     function, numbers = kernel.chosen(arguments)
     launch_generated(function.name, (x,), out, numbers)
 
@@ -56,7 +55,6 @@ def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> None:
 def apply_backward(
     kernel: Function, dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> None:
-    """out = dy ⊙ f'(saved; arguments)."""
     function, numbers = kernel.chosen(arguments)
     launch_generated(f"{function.name}_backward", (dy, saved), out, numbers)
 

@@ -63,7 +63,6 @@ def gated(
     function: Function, arguments: tuple[Argument, ...], xs: tuple[Array, ...],
     value_first: bool, out: Array,
 ) -> None:  # fmt: skip
-    """out = f(gate) ⊙ value."""
     chosen, _ = function.chosen(arguments)
     _launch(f"gated_{chosen.name}", (*_sides(xs, value_first), out), len(xs), out)
 
@@ -72,7 +71,6 @@ def gated_backward(
     function: Function, arguments: tuple[Argument, ...], dy: Array,
     xs: tuple[Array, ...], value_first: bool, dxs: tuple[Array | None, ...],
 ) -> None:  # fmt: skip
-    """dgate = dy ⊙ value ⊙ f'(gate) and dvalue = dy ⊙ f(gate)."""
     chosen, _ = function.chosen(arguments)
     arrays = (dy, *_sides(xs, value_first), *_sides(dxs, value_first))
     _launch(f"gated_{chosen.name}_backward", arrays, len(xs), dy)
@@ -87,7 +85,6 @@ def _launch(name: str, arrays: tuple[Array | None, ...], sides: int, like: Array
 
 
 def _sides(arrays: tuple[Array | None, ...], value_first: bool) -> tuple[Array | None, ...]:
-    """The beginnings of gate and value; those of halves lie in one array."""
     if len(arrays) == 2:
         return arrays
     (both,) = arrays

@@ -91,7 +91,6 @@ class SumLaunches:
 
 
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
-    """out[n] = the sum of the terms of row n, in their order, for first <= n < end."""
     _sum(out, [BoundTable(out[first:end], _cut(table, first, end), sources)])
     queue().keep(out, *sources)
 
@@ -99,7 +98,6 @@ def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, o
 def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
 ) -> None:
-    """Add dy[n] to the gradient of each term of row n, for n = first, …, end - 1 in this order."""
     part = _cut(table, first, end)
     sums = [
         BoundTable(dx, readers_table(len(dx), [(part, k)]), [dy[first:end]], adds=True)

@@ -12,12 +12,10 @@ from dynbatch.kernels.images import Patches
 
 
 def unfold(x: Array, patches: Patches, first: int, out: Array, groups: int = 1) -> None:
-    """out[m] = the rows of patch first + m side by side, group by group; zeros for none."""
     _over_patches("unfold_patches", (x,), patches, first, out, groups)
 
 
 def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> None:
-    """out[m] = factor · the sum of the rows of patch m."""
     _over_patches("sum_patches", (x,), patches, 0, out, factor)
 
 
@@ -27,7 +25,6 @@ def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) ->
 
 
 def max_patches_backward(dy: Array, patches: Patches, argmax: Array, out: Array) -> None:
-    """out[n] = sum of dy over the patches whose maximum is in row n, column by column."""
     _over_patches("max_patches_backward", (dy, argmax), patches, 0, out)
 
 

@@ -25,7 +25,6 @@ def layer_norm(
     x: Array, weight: Array, bias: Array, eps: float,
     out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
 ) -> None:  # fmt: skip
-    """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row."""
     outputs = (out, mean, rstd, kept)
     if not launch_after_chain(x, (weight, bias, eps), outputs, *_grid(x)):
         _over_rows("layer_norm", x, (x, weight, bias, eps, *outputs))
@@ -35,7 +34,6 @@ def layer_norm_backward(
     dy: Array, normals: Normals, weight: Array, rstd: Array, is_centred: bool, out: Array,
     add: bool = False,
 ) -> None:  # fmt: skip
-    """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight."""
     x, mean = normals.rows, normals.shift
     _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out, add))
 
@@ -43,7 +41,6 @@ def layer_norm_backward(
 def layer_norm_parameters(
     dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None, later: bool = False
 ) -> None:
-    """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows."""
     rows, width = dy.shape
     x, statistics = normals.rows, (normals.shift, normals.factor)
     wanted = (dweight, dbias)

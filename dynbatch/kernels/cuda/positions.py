@@ -32,6 +32,5 @@ def rotary(
 def sinusoidal(
     offsets: Array, starts: Array, angles: Angles, is_interleaved: bool, out: Array
 ) -> None:
-    """out = sine and cosine of the angles of each row's position."""
     turns = angles.table(longest(offsets, starts), out.dtype)
     over_elements("sinusoidal", (turns, starts), offsets, out, is_interleaved)

@@ -13,14 +13,12 @@ from dynbatch.kernels.matrices import Segments, lengths_of
 
 
 def mean_segments(x: Array, offsets: Segments, out: Array) -> None:
-    """out[k] = mean of the segment's rows; 0 for an empty segment."""
     rows, ends = reduce_parts(x, offsets, partial(reduce_segments, np.add, empty=0))
     lengths = None if rows is x else lengths_of(offsets)
     over_segments("mean_segments", (rows, out), ends, out.shape[1], lengths)
 
 
 def logsumexp_segments(x: Array, offsets: Segments, out: Array) -> None:
-    """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment."""
     _logsumexp(*reduce_parts(x, offsets, _logsumexp), out)
 
 

@@ -92,7 +92,6 @@ def row_table(ids: Array) -> RowTable:
 
 
 def scatter_rows(rows: Array, index: Array, out: Array) -> None:
-    """out[i] = sum of the rows[n] with index[n] == i; zero where there is none."""
     count = out.shape[0]
     order = np.argsort(index, kind="stable")
     offsets = np.searchsorted(index[order], np.arange(count + 1))
@@ -106,7 +105,6 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
 
 
 def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
-    """out[positions[n]] += rows[n]; positions may repeat."""
     _add_rows(rows, row_table(positions), out, accumulate=True)
 
 

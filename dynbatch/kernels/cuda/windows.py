@@ -9,12 +9,10 @@ from dynbatch.kernels.windows import WindowTable
 
 
 def unfold(x: Array, windows: WindowTable, out: Array) -> None:
-    """out[m] = the rows of window m side by side; rows outside are zero."""
     _forward("unfold", (x,), windows, out)
 
 
 def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
-    """out[n] = sum of row n's copies in `dy`; rows outside are left out."""
     _backward("unfold_backward", (dy,), windows, out)
 
 
@@ -24,17 +22,14 @@ def max_pool(x: Array, windows: WindowTable, out: Array, argmax: Array) -> None:
 
 
 def max_pool_backward(dy: Array, windows: WindowTable, argmax: Array, out: Array) -> None:
-    """out[n] = sum of dy over the windows whose maximum is in row n, column by column."""
     _backward("max_pool_backward", (dy, argmax), windows, out)
 
 
 def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
-    """out[m] = mean of the rows of window m."""
     _forward("mean_pool", (x,), windows, out)
 
 
 def mean_pool_backward(dy: Array, windows: WindowTable, out: Array) -> None:
-    """out[n] = sum of dy / size over the windows that hold row n."""
     _backward("mean_pool_backward", (dy,), windows, out)
 
 

@@ -82,7 +82,6 @@ def workspace_backward(
 def dot_attention(
     packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array, scratch: Array
 ) -> None:
-    """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head."""
     attend(packed, scoring, out, log_sums)
 
 

@@ -21,7 +21,6 @@ PAIRS = (32, 8)
 def crf(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array, out: Array
 ) -> None:
-    """out_k = log Σ_y exp(score(y)) - score(ids), over all tag sequences y of sentence k."""
     args = (x, *chain, ids, offsets, log_sums, shifts, out, x.shape[1])
     _launch_by_sentence("crf", x, offsets, args, tags_of_warp=32)
 
@@ -50,7 +49,6 @@ def crf_backward(
 
 
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
-    """out_n = the tag of row n in its sentence's best sequence."""
     origin = scratch[: x.size].view(np.int32)
     args = (x, *chain, offsets, origin, out, x.shape[1])
     _launch_by_sentence("viterbi", x, offsets, args, tags_of_warp=32)

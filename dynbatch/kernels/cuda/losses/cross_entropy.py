@@ -104,6 +104,5 @@ def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | N
 
 
 def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
-    """out_t = weights_t · dy_k for the tokens t of sentence k."""
     args = (dy, weights, offsets, out, len(offsets) - 1, len(weights))
     launch(out, "token_scales", (-(-len(weights) // THREADS),), (THREADS,), args)

@@ -63,17 +63,14 @@ def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> Non
 def pair_loss_backward(
     pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
 ) -> None:
-    """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
     queue().kernels(x.dtype).add(SOURCE)
     name = f"{pair.name}_loss_backward_{pair.names[of_target]}"
     over_elements(name, (dy, x, t), offsets, out)
 
 
 def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
-    """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k."""
     over_segments("pick_loss", (x, out), offsets, 1, ids, weights, x.shape[1])
 
 
 def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
-    """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere."""
     over_elements("pick_loss_backward", (dy,), offsets, out, ids, weights)
