@@ -58,6 +58,8 @@ _LEADING = {
 }
 
 _UNITS = Constants((1, -1))
+_SERIES = {name: Constants(each.coefficients) for name, each in APPROXIMATIONS.items()}
+_TERMS_NEAR_0 = Constants([(-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(13)])
 
 
 def tail(x: Array) -> tuple[Array, Array]:
@@ -65,10 +67,7 @@ def tail(x: Array) -> tuple[Array, Array]:
     approximation = APPROXIMATIONS[x.dtype.name]
     a = np.minimum(np.abs(x), x.dtype.type(approximation.limit))
     u = approximation.origin - approximation.slope / (a + approximation.middle)
-    sum_ = np.full_like(a, approximation.coefficients[-1])
-    for coefficient in approximation.coefficients[-2::-1]:
-        np.multiply(sum_, u, out=sum_)
-        np.add(sum_, coefficient, out=sum_)
+    sum_ = _sum_of_powers(u, _SERIES[x.dtype.name][x.dtype])
     density = exp_of_square(a, 0.5)
     np.divide(sum_, 1 + ROOT_2 * a, out=sum_)
     np.multiply(sum_, density, out=sum_)
@@ -115,14 +114,19 @@ def erf(x: Array, out: Array | None = None) -> Array:
 
 def _erf_near_0(x: Array) -> Array:
     """2/√π Σ_k (-1)^k x^(2k+1) / (k! (2k + 1)); where |x| <= 1/2 the next term is below 1e-18."""
-    square = x * x
-    terms = [(-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(13)]
-    sum_ = np.full_like(x, terms[-1])
-    for term in terms[-2::-1]:
-        np.multiply(sum_, square, out=sum_)
-        np.add(sum_, x.dtype.type(term), out=sum_)
+    sum_ = _sum_of_powers(x * x, _TERMS_NEAR_0[x.dtype])
     result: Array = sum_ * x * x.dtype.type(TWO_OVER_ROOT_PI)
     return result
+
+
+def _sum_of_powers(x: Array, coefficients: list[Array]) -> Array:
+    """Σ_k coefficients[k] x^k, by Horner's rule."""
+    *others, last = coefficients
+    sum_ = np.full_like(x, last)
+    for coefficient in reversed(others):
+        np.multiply(sum_, x, sum_)
+        np.add(sum_, coefficient, sum_)
+    return sum_
 
 
 def sigmoids(x: Array, are_both: bool = True) -> tuple[Array, Array]:
