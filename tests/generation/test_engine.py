@@ -28,7 +28,7 @@ from tests.generation.tiny_models import DECODERS, VOCAB, logits_of, tiny
 from tests.marks import quick
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "writer", "seq2seq"])
+@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "linear", "writer", "seq2seq"])
 def test_greedy_tokens_are_those_of_the_whole_sentence_computed_anew(name):
     model, given = tiny(name).eval(), prompts(4)
     for prompt, (best,) in zip(given, together(model, GREEDY, given), strict=True):

@@ -76,6 +76,26 @@ class LSTMLanguageModel(models.Module):
 
 
 @db.cell
+def linear_step(x, state, params):
+    """A step of linear attention of two heads, whose state is a matrix each."""
+    q, k, v = [F.reshape(part, (2, 4)) for part in (x[:8], x[8:16], x[16:])]
+    state = 0.9 * state + F.outer(k, v)
+    return F.reshape(F.vecmat(q, state), (-1,)), state
+
+
+class LinearAttention(models.Module):
+    """A layer of linear attention over words."""
+
+    def __init__(self):
+        self.embedding, self.project = models.Embedding(VOCAB, 12), models.Linear(12, 24)
+        self.output = models.Linear(8, VOCAB)
+
+    def __call__(self, graph, ids):
+        x = self.project(self.embedding(graph, ids))
+        return self.output(db.scan(linear_step, x, db.zeros(2, 4, 4), return_state=False))
+
+
+@db.cell
 def attentive_step(x, state, params, memory):
     """A step of a GRU-like cell that looks at a memory."""
     keys, values = memory
@@ -129,6 +149,7 @@ MAKERS = {
     ),
     "marian": _marian,
     "lstm": LSTMLanguageModel,
+    "linear": LinearAttention,
     "bigram": Bigram,
     "averages": Averages,
     "writer": Writer,

@@ -256,6 +256,8 @@ def _no_state(what: str, init: object, part: object) -> ShapeError:
         fix = f"init={len(part)} for zeros; F.input(graph, {'numbers' if len(part) > 3 else part})"
     elif isinstance(part, list):
         fix = f"make the list a tuple, init={'tuple(...)' if len(part) > 3 else tuple(part)!r}"
+    elif isinstance(part, tuple) and len(part) > 1 and all(map(is_integer, part)):
+        fix = f"db.zeros{part} for a matrix of zeros"
     elif isinstance(part, np.ndarray):
         fix = "F.input(graph, array) makes an array a node"
     return ShapeError.at_caller(
@@ -271,7 +273,8 @@ def with_right_init(
     """The error, and if just one other state makes the cell run, what `init` should be.
 
     What is tried is each width that the error names first, or that differs from the given one as
-    these do; and of a tuple that the cell may take for one vector, each part of it alone.
+    these do; and of a tuple that the cell may take for one vector or matrix, each part of it alone,
+    or zeros of these sizes.
 
     Args:
         trace_with: traces the cell.
@@ -284,15 +287,18 @@ def with_right_init(
     others = [form._replace(states=(width,) * len(form.states)) for width in widths]
     if not form.single:
         others += [form._replace(states=(width,), single=True) for width in {*form.states}]
+        if len(form.states) in (2, 3):
+            others.append(form._replace(states=(form.states,), single=True))  # type: ignore[arg-type]
     right = [other for other in others if other != form and _runs(trace_with, other)]
     if len(right) != 1 or "`init`" in str(error):
         return error
     now, then = [each.states[0] if each.single else each.states for each in (form, *right)]
+    wanted = f"db.zeros{then}" if right[0].states == (form.states,) else then
     kind = ShapeError if isinstance(error, ShapeError) else DtypeError
     problem, lines = error.parts()
     return kind.at_caller(
         f"{problem}.\n{lines}\n"
-        f"  init: {now} is given; with init={then} the cell's next state has its widths"
+        f"  init: {now} is given; with init={wanted} the cell's next state has its widths"
     )
 
 

@@ -129,6 +129,21 @@ def test_states_that_are_made_again_change_nothing(case, options, runs_it):
             assert_near(*pair, 1e-12, str(options))
 
 
+@pytest.mark.parametrize("recompute", [None, 0, 2])
+def test_the_memory_of_a_step_is_known_before_it_runs(recompute, runs_it):
+    case = MATRIX_CASES["gated_delta_net"]
+    with db.Graph(dtype="float64") as graph:
+        losses = []
+        for arrays in case.sentences((9, 1, 0, 30)):
+            xs = tuple([F.input(graph, x).keep() for x in arrays])
+            ys = db.scan(case.cell, xs, case.init, return_state=False, recompute=recompute)
+            losses.append(F.sum(ys))
+        loss = F.sum(losses)
+        planned = graph.estimate(loss)
+        graph.backward(loss)
+        assert planned == graph.memory_use and planned.peak_bytes == graph.peak_bytes > 0
+
+
 @db.cell
 def every_operation(x, state, scales):
     """One head's rows, columns and sums in every way."""
@@ -289,6 +304,18 @@ def test_a_vector_that_becomes_a_matrix_is_told_the_right_first_state():
         x = F.input(graph, np.ones((2, 3)))
         with pytest.raises(ShapeError, match=r"width 3, .*\n.*\n.*init=db.zeros\(6, 3\)"):
             db.scan(changes_its_shape, x, 3)
+
+
+@db.cell
+def adds_outer_products(x, state, p):
+    state = state + F.outer(x, x)
+    return x @ state, state
+
+
+@pytest.mark.parametrize("init", [(3, 3), ((3, 3), 3)])
+def test_sizes_without_zeros_are_told_how_to_be_a_matrix(init):
+    with db.Graph() as graph, pytest.raises((ShapeError, DtypeError), match=r"db.zeros\(3, 3\)"):
+        db.scan(adds_outer_products, F.input(graph, np.ones((2, 3))), init)
 
 
 def test_products_of_other_shapes_are_told():
