@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.batcher.planning import lifetimes, memory_plan, narrowing, recompute_search
+from dynbatch.batcher.planning import memory_plan, narrowing, recompute_search
 from dynbatch.batcher.planning.memory_plan import plan_lifetimes
 from dynbatch.batcher.planning.stages import NO_SAVING
 from dynbatch.errors import ArgumentError, MemoryLimitError
@@ -26,12 +26,11 @@ LAYERS = {
 def narrowing_of(monkeypatch):
     """Set how many elements are narrowed at least; then all are, smaller peak or not."""
 
-    def everything(graph, in_device):
-        return plan_lifetimes(graph, NO_SAVING, in_device), NO_SAVING
+    def everything(graph, in_place):
+        return plan_lifetimes(graph, NO_SAVING, in_place).placed(), NO_SAVING
 
     def set_least(elements):
-        for module in (lifetimes, narrowing):
-            monkeypatch.setattr(module, "LEAST_NARROWED", elements)
+        monkeypatch.setattr(narrowing, "LEAST_NARROWED", elements)
         for module in (memory_plan, recompute_search):
             monkeypatch.setattr(module, "plan_narrow", everything)
 
@@ -93,11 +92,11 @@ def test_no_bit_depends_on_what_lies_in_16_bits(kind, narrowing_of, device):
     model, batch = Tagger(kind), sentences([3, 0, 1, 7])
     narrowing_of(1 << 40)
     expected, graph = gradients(model, batch, device)
-    assert "widen" not in stages_of(graph)
+    assert "narrow" not in stages_of(graph)
     narrowing_of(1)
     narrow, graph = gradients(model, batch, device)
     assert narrow == expected
-    assert "widen" in stages_of(graph)
+    assert "narrow" in stages_of(graph)
     assert gradients(model, batch, device, reads=True)[0] == expected
 
 

@@ -79,10 +79,10 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
 
     Greedy, best fit: the largest block first, into the tightest gap between the blocks already
     placed that are alive at the same time. If the arena is then over `TIGHT` times the largest sum
-    of what is alive, the largest product of size and lifetime goes first, and then the longest
-    lifetime; the smallest arena counts. That compares each block with all others, so more than
-    `MOST_BY_SIZE` blocks (a network of operators in a chain) are placed in the order in which they
-    are written, into the smallest gap that earlier ones left.
+    of what is alive, the largest product of size and lifetime goes first, then the longest
+    lifetime, then what is alive at the fullest stage; the smallest arena counts. That compares each
+    block with all others, so more than `MOST_BY_SIZE` blocks (a network of operators in a chain)
+    are placed in the order in which they are written, into the smallest gap that earlier ones left.
 
     Cost: O(n²) interval comparisons, for the tens of blocks of a sentence-grain model; O(n log n)
         from `MOST_BY_SIZE` on.
@@ -95,7 +95,7 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
     if len(intervals) > MOST_AGAIN or best <= TIGHT * live_peak(intervals):
         return best
     offsets = [block.offset for block in intervals]
-    for order in (by_area, by_lifetime):
+    for order in (by_area, by_lifetime, by_peak):
         total = place_in_order(order(intervals))
         if total < best:
             best, offsets = total, [block.offset for block in intervals]
@@ -118,6 +118,12 @@ def by_lifetime(intervals: Sequence[Interval]) -> list[Interval]:
     """The longest lifetime first, and of equals the largest."""
     end = last_stage(intervals)
     return sorted(intervals, key=lambda block: (block.first - min(block.last, end), -block.size))
+
+
+def by_peak(intervals: Sequence[Interval]) -> list[Interval]:
+    """All that is alive at the fullest stage first, then the rest; each the largest first."""
+    stage, _ = fullest_stage(intervals)
+    return sorted(intervals, key=lambda b: (not b.first <= stage <= b.last, -b.size))
 
 
 def last_stage(intervals: Sequence[Interval]) -> int:

@@ -363,10 +363,16 @@ class Executor:
             self._commits.add(stage.steps)
         elif stage.kind is StageKind.MULTIPLY:
             self._commits.add_products(stage.steps)
-        elif stage.kind is StageKind.WIDEN:
+        elif stage.kind is StageKind.NARROW:
+            for step in stage.steps:
+                step.cut(arena)
+        elif stage.kind in (StageKind.WIDEN, StageKind.WIDEN_SAVED):
             assert self._run.memory is not None
             for step in stage.steps:
-                step.widen(self._run.memory.starts(step), arena)
+                if stage.kind is StageKind.WIDEN:
+                    step.widen(self._run.memory.starts(step), arena)
+                else:
+                    step.widen_saved(self._run.memory.starts_saved(step), arena)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
@@ -375,7 +381,7 @@ class Executor:
                 assert self._run.memory is not None
                 rounded = self._run.memory.graph.rounded
                 for step in stage.steps:
-                    step.round(rounded.get(step, ()), arena)
+                    step.round(rounded.get(step, ()))
 
     # After ----------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ def _actions_of(
     """
     actions = _forward_actions(step, arena)
     if rounded:
-        actions.append((partial(step.round, rounded, arena), True))
+        actions.append((partial(step.round, rounded), True))
     return actions
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
-from dynbatch.batcher.planning.narrowing import LEAST_NARROWED
 from dynbatch.batcher.planning.stage_order import StageOrder
 from dynbatch.batcher.planning.stages import (
     MemorySaving,
@@ -29,6 +28,11 @@ END = 1 << 60
 SCRATCH_ALIGNMENT = 16
 NOBODY: frozenset[int] = frozenset()
 DIRECT = GradientTarget(direct=True)
+OF_FORMS = {
+    StageKind.NARROW: "_walk_narrow",
+    StageKind.WIDEN: "_walk_widen",
+    StageKind.WIDEN_SAVED: "_walk_widen_saved",
+}
 VALUES = "activations"
 KEPT = "kept for backward"
 
@@ -47,7 +51,8 @@ class LifetimeWalk:
         stages:     the stages.
         placements: of each step's forward; `recomputed`, of its second forward.
         backward:   of each step's backward.
-        widened:    rows of float32 values that were made of 16 bits.
+        widened:    rows of float32 values that were made of 16 bits; `widened_saved`, by name, of
+            what lies beside them.
         gradients:  row of each block's gradient.
         pairs:      blocks that may take the place of others; None where none may. Then no kernel
             adds to a gradient either, so that whoever looks at a step sees what it makes.
@@ -65,6 +70,7 @@ class LifetimeWalk:
         self.backward: dict[StepRun, BackwardPlacement] = {}
         self.gradients: dict[Block, int] = {}
         self.widened: dict[StepRun, Sequence[int | None]] = {}
+        self.widened_saved: dict[StepRun, Mapping[str, int]] = {}
         self.pairs = InPlace() if in_place and graph.loss is not None else None
         self._graph = graph
         self._saving = saving
@@ -93,9 +99,9 @@ class LifetimeWalk:
                 for block in step.blocks:
                     self._ensure_gradient(block, time)
                 self._walk_backward(step, time)
-        elif kind is StageKind.WIDEN:
+        elif kind in OF_FORMS:
             for step in steps:
-                self._walk_widen(step, time)
+                getattr(self, OF_FORMS[kind])(step, time)
         elif kind in (StageKind.FORWARD, StageKind.RECOMPUTE):
             for step in steps:
                 self._walk_forward(step, time, kind is StageKind.RECOMPUTE)
@@ -129,41 +135,35 @@ class LifetimeWalk:
             table = self.table if differentiates else self.scratch
             row = table.add(asked.workspace, time, time, SCRATCH_ALIGNMENT, "workspace", owner)
             workspace = row, asked.workspace
-        narrow: tuple[int | None, ...] = ()
-        narrow_saved: Mapping[str, int] = {}
-        if not again and step not in self._saving.recomputed and not fused:
-            narrow, narrow_saved = self._narrow(step, time, saved)
-        placement = Placement(
-            tuple(rows), packings, saved, workspace, keeps, recompute, narrow, narrow_saved
-        )
+        placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute)
         (self.recomputed if again else self.placements)[step] = placement
         if self.pairs is not None:
             self.pairs.forward(step, time, values, placement)
         if fused:
             self._fused_backward(step, time)
 
-    def _narrow(
-        self, step: StepRun, time: int, saved: Mapping[str, tuple[int, int, int]]
-    ) -> tuple[tuple[int | None, ...], dict[str, int]]:
-        """Rows of what a step leaves in 16 bits: of its blocks, and by name."""
-        graph, owner = self._graph, step.node_type.__name__
+    def _walk_narrow(self, step: StepRun, time: int) -> None:
+        """Take half the room for what a step has left, of which it is cut now."""
+        graph, wide, placement = self._graph, self._saving.wide, self.placements[step]
+        owner, lasts = step.node_type.__name__, self.table.lasts
 
-        def add(elements: int, cause: str) -> int:
-            size = halves_size(elements)
-            return self.table.add(size, time, time, SCRATCH_ALIGNMENT, cause, owner)
+        def half(row: int, elements: int, cause: str) -> int:
+            lasts[row] = max(lasts[row], time)
+            return self.table.add(
+                halves_size(elements), time, time, SCRATCH_ALIGNMENT, cause, owner
+            )
 
-        if graph.loss is None or not graph.rounds:
-            return (), {}
-        wide = self._saving.wide
-        narrowed = [b in graph.narrowed and b not in wide for b in step.blocks]
         blocks = [
-            add(block.size, VALUES) if is_narrowed else None
-            for block, is_narrowed in zip(step.blocks, narrowed, strict=True)
+            half(row, block.size, VALUES) if block in graph.narrowed and block not in wide else None
+            for block, row in zip(step.blocks, placement.blocks, strict=True)
         ]
-        sizes = {name: rows * width for name, (_, rows, width) in saved.items()}
-        narrow = step.node_type.narrow_saved(step.batch) if saved and step not in wide else ()
-        large = [name for name in narrow if sizes[name] >= LEAST_NARROWED]
-        return tuple(blocks), {name: add(sizes[name], KEPT) for name in large}
+        names = () if step in wide else graph.narrowed_saved.get(step, ())
+        saved = {
+            name: half(row, rows * width, KEPT)
+            for name, (row, rows, width) in placement.saved.items()
+            if name in names
+        }
+        self.placements[step] = placement._replace(narrow=tuple(blocks), narrow_saved=saved)
 
     def _walk_widen(self, step: StepRun, time: int) -> None:
         lasts, owner = self.table.lasts, step.node_type.__name__
@@ -177,6 +177,16 @@ class LifetimeWalk:
             self._values[block] = row
             rows.append(row)
         self.widened[step] = rows
+
+    def _walk_widen_saved(self, step: StepRun, time: int) -> None:
+        placement, rows = self.placements[step], {}
+        for name, narrow in placement.narrow_saved.items():
+            _, count, width = placement.saved[name]
+            self.table.lasts[narrow] = time
+            rows[name] = self.table.add(
+                count * width, time, time, width, KEPT, step.node_type.__name__
+            )
+        self.widened_saved[step] = rows
 
     def _read_inputs(
         self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None
@@ -229,19 +239,13 @@ class LifetimeWalk:
         output = retains.output or (is_kept and node_type.uses_output(step.batch))
         if output:
             self._read([step.block], until)
-        widened: dict[str, int] = {}
         placement = self.recomputed.get(step) or self.placements.get(step)
         if placement is None:
             if step.parameters or node_type.reads_values():
                 self._order.require_written(step.block)
         else:
-            for name, (row, rows, width) in placement.saved.items():
-                narrow = placement.narrow_saved.get(name)
-                if narrow is not None:
-                    lasts[narrow] = max(lasts[narrow], time)
-                    row = widened[name] = self.table.add(
-                        rows * width, time, time, width, KEPT, node_type.__name__
-                    )
+            for name, (row, _, _) in placement.saved.items():
+                row = self.widened_saved.get(step, {}).get(name, row)
                 lasts[row] = max(lasts[row], until)
         for block in step.blocks:
             row = self.gradients[block]
@@ -254,7 +258,7 @@ class LifetimeWalk:
                 elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
             )
             workspace = row, elements
-        self._add_backward(step, time, packings, workspace, output, widened)
+        self._add_backward(step, time, packings, workspace, output)
         if self.pairs is not None:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
@@ -263,7 +267,7 @@ class LifetimeWalk:
         row = self.gradients.get(step.block)
         if row is not None:
             self.table.lasts[row] = max(self.table.lasts[row], time)
-        self._add_backward(step, time, (), None, False, {})
+        self._add_backward(step, time, (), None, False)
 
     def _add_backward(
         self,
@@ -272,7 +276,6 @@ class LifetimeWalk:
         packings: tuple[int | None, ...],
         workspace: tuple[int, int] | None,
         output: bool,
-        widened: Mapping[str, int],
     ) -> None:
         owned = NOBODY
         if step.parameters:
@@ -285,7 +288,7 @@ class LifetimeWalk:
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])
         deferred = self._graph.deferred.get(step, NOBODY)
         self.backward[step] = BackwardPlacement(
-            packings, targets, workspace, owned, deferred, output, widened
+            packings, targets, workspace, owned, deferred, output
         )
 
     def _target(

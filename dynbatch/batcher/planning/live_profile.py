@@ -62,7 +62,8 @@ class LiveProfile:
         )
         self._saved = np.array([sum([sizes[row] for row in p.resting_saved()]) for p in placements])
         self._saved_last = [
-            2 * max([lasts[row] for row, _, _ in p.saved.values()], default=0) for p in placements
+            2 * max([lasts[row] for row in plan.read_by_backward(step)], default=0)
+            for step in steps
         ]
         wide = [[row for row in plan.widened.get(step, ()) if row is not None] for step in steps]
         self._last = [

@@ -48,6 +48,7 @@ class MemoryPlan:
     recomputed: Mapping[StepRun, Placement]
     backward: Mapping[StepRun, BackwardPlacement]
     widened: Mapping[StepRun, Sequence[int | None]]
+    widened_saved: Mapping[StepRun, Mapping[str, int]]
     gradients: Mapping[Block, int]
     blocks: BlockTable
     scratch: BlockTable
@@ -80,27 +81,45 @@ class MemoryPlan:
         """First elements of a step's blocks once they are float32 again."""
         return [None if row is None else self.offsets[row] for row in self.widened[step]]
 
-    def in_both_forms(self, stage: int) -> Block | StepRun | None:
-        """The largest in 16 bits at a stage with float32 beside it: see `MemorySaving.wide`."""
+    def read_by_backward(self, step: StepRun) -> list[int]:
+        """The rows of what a step's forward left beside values, as its backward reads them."""
+        widened = self.widened_saved.get(step, {})
+        return [widened.get(name, row[0]) for name, row in self.placements[step].saved.items()]
+
+    def starts_saved(self, step: StepRun) -> dict[str, int]:
+        """First elements of what a step left beside values once it is float32 again."""
+        return {name: self.offsets[row] for name, row in self.widened_saved[step].items()}
+
+    def best_left_wide(self, stage: int) -> Block | StepRun | None:
+        """The block, or the step, that had best stay float32 if this stage is the peak.
+
+        The largest that is there in both forms; else the largest that is float32 again, for which
+        16 bits gained nothing here. See `MemorySaving.wide`.
+        """
         firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
+        in_both: Counter[Block | StepRun] = Counter()
+        again: Counter[Block | StepRun] = Counter()
 
-        def alive(row: int | None) -> bool:
-            return row is not None and firsts[row] <= stage <= lasts[row]
+        def count(key: Block | StepRun, narrow: int, *wide: int | None) -> None:
+            alive = [
+                row is not None and firsts[row] <= stage <= lasts[row] for row in (narrow, *wide)
+            ]
+            if alive[0] and any(alive[1:]):
+                in_both[key] += sizes[narrow]
+            elif alive[-1]:
+                again[key] += sizes[narrow]
 
-        both: Counter[Block | StepRun] = Counter()
         for step, placement in self.placements.items():
-            again = self.widened.get(step, [None] * len(placement.narrow))
-            rows = zip(step.blocks, placement.narrow, placement.blocks, again, strict=False)
+            widened = self.widened.get(step, [None] * len(placement.narrow))
+            rows = zip(step.blocks, placement.narrow, placement.blocks, widened, strict=False)
             for block, narrow, *wide in rows:
-                if narrow is not None and alive(narrow) and any(map(alive, wide)):
-                    both[block] += sizes[narrow]
-            backward = self.backward.get(step)
-            widened = {} if backward is None else backward.widened
-            for name, row in placement.narrow_saved.items():
-                forms = placement.saved[name][0], widened.get(name)
-                if alive(row) and any(map(alive, forms)):
-                    both[step] += sizes[row]
-        return max(both, key=lambda x: both[x], default=None)
+                if narrow is not None:
+                    count(block, narrow, *wide)
+            saved = self.widened_saved.get(step, {})
+            for name, narrow in placement.narrow_saved.items():
+                count(step, narrow, placement.saved[name][0], saved.get(name))
+        elements = in_both or again
+        return max(elements, key=lambda key: elements[key], default=None)
 
     def outlives(self, row: int) -> bool:
         """Whether a block stays after the run."""
@@ -122,25 +141,26 @@ class MemoryPlan:
 
 
 def plan_narrow(graph: StepGraph, in_place: bool) -> tuple[MemoryPlan, MemorySaving]:
-    """The plan of a run without offsets, with all in 16 bits that makes the peak smaller.
+    """The plan of a run with an offset for every block, and with what makes the arena smaller in
+    16 bits.
 
-    At a stage that widens, 16 bits and 32 lie beside each other. If that is at the peak, float32
-    stays: no bit depends on it.
+    One after the other is left float32, as long as the arena gets smaller: no bit depends on it.
     """
-    everything = MemorySaving(
-        wide=graph.narrowed.union([s for s in graph.new if s.node_type.saves])
-    )
-    widest = plan_lifetimes(graph, everything, in_place)
+    saves = [step for step in graph.new if step.node_type.saves]
+    widest = MemorySaving(wide=graph.narrowed.union(saves))
     saving = NO_SAVING
-    plan = plan_lifetimes(graph, saving, in_place)
-    while both := plan.in_both_forms(plan.fullest()[0]):
-        less = replace(saving, wide=saving.wide | {both})
-        other = plan_lifetimes(graph, less, in_place)
-        if other.fullest()[1] >= plan.fullest()[1]:
+    plan = plan_lifetimes(graph, saving, in_place).placed()
+    while (key := plan.best_left_wide(plan.fullest()[0])) is not None:
+        less = replace(saving, wide=saving.wide | {key})
+        other = plan_lifetimes(graph, less, in_place).placed()
+        if other.elements >= plan.elements:
             break
         plan, saving = other, less
-    if plan.fullest()[1] >= widest.fullest()[1]:
-        return widest, everything
+    other = plan_lifetimes(graph, widest, in_place)
+    if plan.elements >= other.fullest()[1]:
+        other = other.placed()
+        if plan.elements >= other.elements:
+            return other, widest
     return plan, saving
 
 
@@ -161,6 +181,7 @@ def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> Me
         walk.recomputed,
         walk.backward,
         walk.widened,
+        walk.widened_saved,
         walk.gradients,
         walk.table,
         walk.scratch,
@@ -174,7 +195,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """The plan of a run, with an offset for every block; see `plan_lifetimes`."""
     if graph.rounds and saving is NO_SAVING:
-        return plan_narrow(graph, in_place)[0].placed()
+        return plan_narrow(graph, in_place)[0]
     return plan_lifetimes(graph, saving, in_place).placed()
 
 

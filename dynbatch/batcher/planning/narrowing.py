@@ -114,3 +114,17 @@ class Narrowing:
         read = {block for step in backward for block in step.read_by_backward()}
         large = [block for block in read if block in maker and block.size >= LEAST_NARROWED]
         return frozenset(self._whole.intersection(large).difference(kept))
+
+
+def narrowed_saved(backward: Iterable[StepRun]) -> dict[StepRun, Sequence[str]]:
+    """The names of what steps leave beside values that lies in 16 bits, of steps that have any.
+
+    Args:
+        backward: new steps whose backward runs after forward.
+    """
+    names = {}
+    for step in backward:
+        if step.node_type.saves and (narrow := step.node_type.narrow_saved(step.batch)):
+            saved = step.node_type.saved(step.batch)
+            names[step] = [x for x in narrow if saved[x][0] * saved[x][1] >= LEAST_NARROWED]
+    return {step: large for step, large in names.items() if large}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from dynbatch.batcher.planning.narrowing import Narrowing
+from dynbatch.batcher.planning.narrowing import Narrowing, narrowed_saved
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import groups
 from dynbatch.batcher.steps.step_run import StepRun
@@ -41,8 +41,12 @@ class StageKind(Enum):
     """Forward once more."""
     ACCUMULATE = "accumulate"
     """Add up the gradients of parameters that a part left."""
+    NARROW = "narrow"
+    """Cut what forward left to 16 bits."""
     WIDEN = "widen"
     """Make float32 of values that lie in 16 bits."""
+    WIDEN_SAVED = "widen what is kept"
+    """Make float32 of what forward left beside values."""
     MULTIPLY = "weight gradients"
     """Make one product of what steps left for the gradient of a weight that several use."""
 
@@ -113,6 +117,7 @@ class StepGraph:
         without_gradient: parameters that have no gradient yet.
         rounded:       see `Narrowing`.
         narrowed:      blocks that lie in 16 bits between forward and backward.
+        narrowed_saved: names of what steps leave beside values that does so, by step.
     """
 
     def __init__(
@@ -148,6 +153,7 @@ class StepGraph:
         narrowing = Narrowing(past, self.new) if rounds else None
         self.rounded = {} if narrowing is None else narrowing.rounded
         self.narrowed: frozenset[Block] = frozenset()
+        self.narrowed_saved: Mapping[StepRun, Sequence[str]] = {}
         if loss is not None:
             self.maker = {block: step for step in self.new for block in step.blocks}
             self._find_backward(loss)
@@ -157,6 +163,7 @@ class StepGraph:
                 late = [s for stage in self.backward for s in stage if s not in self.early]
                 late = [step for step in late if step not in self.fused]
                 self.narrowed = narrowing.narrowed(self.maker, late, self.kept)
+                self.narrowed_saved = narrowed_saved([s for s in late if s.block in self.maker])
 
     def needs_gradient(self, step: StepRun) -> bool:
         return any(
@@ -295,6 +302,14 @@ class StageSequence:
     def _forward(self, stages: StepStages) -> None:
         for stage in stages:
             self._append(StageKind.FORWARD, list(stage))
+            if self._graph.rounds:
+                self._append(StageKind.NARROW, [step for step in stage if self._narrows(step)])
+
+    def _narrows(self, step: StepRun) -> bool:
+        graph, saving = self._graph, self._saving
+        blocks = [block for block in step.blocks if block in graph.narrowed]
+        saves = step in graph.narrowed_saved and step not in saving.wide
+        return step not in saving.recomputed and (saves or not saving.wide.issuperset(blocks))
 
     def _backward(self, stages: Iterable[list[StepRun]]) -> None:
         for stage in stages:
@@ -302,7 +317,8 @@ class StageSequence:
                 if self._saving.recomputed:
                     for step in steps:
                         self._recompute(self._needs(step))
-                self._widen(steps)
+                if self._graph.rounds:
+                    self._widen(steps)
                 self._append(StageKind.BACKWARD, steps)
                 gathered = [one for step in steps for one in self._groups.get(step, ())]
                 self.accumulated.update(dict.fromkeys(gathered, len(self.sequence)))
@@ -341,14 +357,16 @@ class StageSequence:
             stack.pop()
             if step not in done:
                 done.add(step)
-                self._widen_blocks([block for x in step.sources for block in x.blocks])
+                if self._graph.rounds:
+                    self._widen_blocks([block for x in step.sources for block in x.blocks])
                 self._append(StageKind.RECOMPUTE, [step])
 
     def _widen(self, steps: Sequence[StepRun]) -> None:
         """Widen what the backward of some steps reads, unless it was before."""
-        if not self._graph.narrowed:
-            return
         self._widen_blocks([block for step in steps for block in step.read_by_backward()])
+        saved = self._graph.narrowed_saved.keys() - self._saving.wide
+        narrow = [s for s in steps if s in saved and s not in self._saving.recomputed]
+        self._append(StageKind.WIDEN_SAVED, narrow)
 
     def _widen_blocks(self, blocks: Iterable[Block]) -> None:
         graph = self._graph

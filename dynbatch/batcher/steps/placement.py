@@ -67,7 +67,6 @@ class BackwardPlacement(NamedTuple):
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
-    widened:   places of what forward left in 16 bits beside values, as float32.
     """
 
     packings: tuple[int | None, ...]
@@ -76,4 +75,3 @@ class BackwardPlacement(NamedTuple):
     owned: frozenset[int]
     deferred: frozenset[int]
     output: bool
-    widened: Mapping[str, int] = {}

@@ -54,7 +54,7 @@ class StepRun:
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
     `narrow` has those of its blocks in 16 bits, or None; `narrow_saved`, by name, those of what
-    forward leaves beside values, and `widened` of the same as float32.
+    forward leaves beside values.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class StepRun:
         "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_saved", "node_type",
         "nodes", "num_batches", "num_nodes", "parameters", "planned", "prepare_seconds",
         "reads_output", "repacked", "saved", "scratch", "sources", "spans", "stage", "targets",
-        "widened", "workspace", "workspace_backward",
+        "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -87,7 +87,6 @@ class StepRun:
         self.saved: dict[str, tuple[int, int, int]] = {}
         self.narrow: Sequence[int | None] = ()
         self.narrow_saved: Mapping[str, int] = {}
-        self.widened: Mapping[str, int] = {}
         self.gradients: StepGradients | None = None
         self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
@@ -213,8 +212,10 @@ class StepRun:
         for source, packed in zip(self.sources, placement.packings, strict=True):
             source.packing = None if packed is None else offsets[packed]
         self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
-        self.narrow = [None if row is None else offsets[row] for row in placement.narrow]
-        self.narrow_saved = {name: offsets[row] for name, row in placement.narrow_saved.items()}
+        self.narrow, self.narrow_saved = (), {}
+        if placement.narrow:
+            self.narrow = [None if row is None else offsets[row] for row in placement.narrow]
+            self.narrow_saved = {name: offsets[row] for name, row in placement.narrow_saved.items()}
         self.workspace = None
         if placement.workspace is not None:
             self.workspace = workspace, placement.workspace[1]
@@ -230,7 +231,6 @@ class StepRun:
             for target in placement.targets
         ]
         self.batch.adds = any([target is not None and target.adds for target in self.targets])
-        self.widened = {name: offsets[row] for name, row in placement.widened.items()}
         self.workspace_backward = None
         if placement.workspace is not None:
             row, elements = placement.workspace
@@ -269,7 +269,6 @@ class StepRun:
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:
             raise freed(self.nodes[0])
-        self._widen_saved(arena)
         retains = self.node_type.retains
         batch = self.batch
         batch.inputs = tuple(
@@ -311,25 +310,28 @@ class StepRun:
 
     # Sixteen bits -------------------------------------------------------------------------------
 
-    def round(self, ranges: Sequence[Sequence[tuple[int, int]]], arena: Array) -> None:
-        """Round what forward wrote to bfloat16, and cut what backward will read to 16 bits.
+    def round(self, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Round what forward wrote to bfloat16, but for what is to be narrowed.
 
         Args:
             ranges: of each block, the elements to round; none where all are bfloat16 numbers.
         """
         for block, offset, rounded in zip_longest(self.blocks, self.narrow, ranges):
-            if offset is not None:
-                narrow(block.values().flat, _halves(arena, offset, block.size))
-            else:
-                for start, end in rounded or ():
-                    round_values(block.values().flat[start:end])
+            for start, end in rounded or () if offset is None else ():
+                round_values(block.values().flat[start:end])
         if self.batch.saved:
             for name in self.node_type.narrow_saved(self.batch):
-                flat = self.batch.saved[name].reshape(-1)
-                if name in self.narrow_saved:
-                    narrow(flat, _halves(arena, self.narrow_saved[name], flat.size))
-                else:
-                    round_values(flat)
+                if name not in self.narrow_saved:
+                    round_values(self.batch.saved[name].reshape(-1))
+
+    def cut(self, arena: Array) -> None:
+        """Round what forward wrote, and have the upper halves in the room for 16 bits."""
+        for block, offset in zip(self.blocks, self.narrow, strict=True):
+            if offset is not None:
+                narrow(block.values().flat, _halves(arena, offset, block.size))
+        for name, offset in self.narrow_saved.items():
+            flat = self.batch.saved[name].reshape(-1)
+            narrow(flat, _halves(arena, offset, flat.size))
 
     def widen(self, starts: Sequence[int | None], arena: Array) -> None:
         """Make float32 of the values that lie in 16 bits, from these elements of the arena on."""
@@ -338,9 +340,10 @@ class StepRun:
                 block.start = start
                 widen(_halves(arena, offset, block.size), block.values().flat)
 
-    def _widen_saved(self, arena: Array) -> None:
+    def widen_saved(self, starts: Mapping[str, int], arena: Array) -> None:
+        """Do the same with what forward left beside values."""
         saved = self.batch.saved
-        for name, start in self.widened.items():
+        for name, start in starts.items():
             like = saved[name]
             saved[name] = _part(arena, start, like.size).reshape(like.shape)
             widen(_halves(arena, self.narrow_saved[name], like.size), saved[name].reshape(-1))
