@@ -100,6 +100,37 @@ def test_no_bit_depends_on_what_lies_in_16_bits(kind, narrowing_of, device):
     assert gradients(model, batch, device, reads=True)[0] == expected
 
 
+@pytest.mark.parametrize("kind", ["attention", "lstm"])
+def test_a_step_that_comes_again_reads_what_was_widened(kind, narrowing_of):
+    db.seed(0)
+    table, linear, lstm = models.Embedding(20, 8), models.Linear(8, 8), models.LSTM(8, 8)
+    vector = db.Parameter(np.linspace(-1, 1, 8, dtype=np.float32))
+    batch = sentences([3, 5, 7])
+
+    def layer(x):
+        y = F.tanh(linear(x))
+        y = lstm(y) if kind == "lstm" else F.additive_attention(y, x, x, vector)
+        return F.tanh(linear(F.tanh(y)))
+
+    def steps():
+        block, grads = db.block(layer), []
+        for _ in range(5):  # from the fourth on, calls of C are those of the step before
+            linear.weight.grad = vector.grad = table.weight.grad = None
+            with db.Graph(precision="bfloat16") as graph:
+                losses = [F.cross_entropy(block(table(graph, x)), tags) for x, tags in batch]
+                graph.backward(F.sum(losses))
+            parameters = linear.weight, vector, table.weight
+            grads.append([dense_gradient(parameter).tobytes() for parameter in parameters])
+        return grads, stages_of(graph)
+
+    narrowing_of(1 << 40)
+    (expected, *_), _ = steps()
+    narrowing_of(1)
+    narrow, stages = steps()
+    assert "widen" in stages
+    assert narrow == [expected] * 5
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_sentence_has_the_bits_that_it_has_alone(kind):
     model, batch = Tagger(kind).eval(), sentences([3, 0, 1, 7])

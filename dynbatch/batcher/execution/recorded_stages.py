@@ -8,7 +8,7 @@ Stages that read more than that, as ids, or draw masks, run as they always do, i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from operator import is_
 from typing import NamedTuple
@@ -119,8 +119,8 @@ class StageWriter:
         if len(stage.steps) > 1 or stage.kind not in (StageKind.FORWARD, StageKind.BACKWARD):
             return False
         (step,) = stage.steps
-        if step.fused or not step.node_type.comes_again(step.batch):
-            return False
+        if step.fused or step.narrow_saved or not step.node_type.comes_again(step.batch):
+            return False  # `cut` and `widen_saved` move what forward leaves
         before, gradients = _counters(step), step.gradients
         if gradients is not None and stage.is_backward:
             step.gradients = gradients.copy()
@@ -171,7 +171,7 @@ class RecordedStages:
         self._parameters = parameters
         self._left = MOST
         self._turns: Sequence[CallsOfStages | Stage] = ()
-        self._steps: Iterable[StepRun] = ()
+        self._steps: Collection[StepRun] = ()
         self._known: list[object] = []
         self._places: list[tuple[int, int]] = []
 
@@ -213,7 +213,8 @@ class RecordedStages:
             if isinstance(turn, CallsOfStages):
                 turn.run()
                 continue
-            if turn.is_backward:  # forward may have been recorded
+            if turn.is_backward:
                 for step in turn.steps:
-                    step.place_saved(arena)
+                    if step in self._steps:  # forward was recorded
+                        step.place_saved(arena)
             work(turn)
