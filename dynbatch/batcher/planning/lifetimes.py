@@ -157,11 +157,11 @@ class LifetimeWalk:
             half(row, block.size, VALUES) if block in graph.narrowed and block not in wide else None
             for block, row in zip(step.blocks, placement.blocks, strict=True)
         ]
-        names = () if step in wide else graph.narrowed_saved.get(step, ())
+        names = graph.narrowed_saved.get(step, ())
         saved = {
             name: half(row, rows * width, KEPT)
             for name, (row, rows, width) in placement.saved.items()
-            if name in names
+            if name in names and (step, name) not in wide
         }
         self.placements[step] = placement._replace(narrow=tuple(blocks), narrow_saved=saved)
 

@@ -11,6 +11,7 @@ from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
 from dynbatch.batcher.planning.stages import (
     NO_SAVING,
     MemorySaving,
+    Narrowable,
     Stage,
     StageKind,
     StepGraph,
@@ -19,7 +20,7 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
-from dynbatch.memory.planner import assign_offsets
+from dynbatch.memory.planner import TIGHT, assign_offsets
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,17 @@ class MemoryPlan:
         """First elements of what a step left beside values once it is float32 again."""
         return {name: self.offsets[row] for name, row in self.widened_saved[step].items()}
 
-    def best_left_wide(self, stage: int) -> Block | StepRun | None:
-        """The block, or the step, that had best stay float32 if this stage is the peak.
+    def best_left_wide(self, stage: int) -> Narrowable | None:
+        """The block, or the array beside values, that had best stay float32 if here is the peak.
 
         The largest that is there in both forms; else the largest that is float32 again, for which
         16 bits gained nothing here. See `MemorySaving.wide`.
         """
         firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
-        in_both: Counter[Block | StepRun] = Counter()
-        again: Counter[Block | StepRun] = Counter()
+        in_both: Counter[Narrowable] = Counter()
+        again: Counter[Narrowable] = Counter()
 
-        def count(key: Block | StepRun, narrow: int, *wide: int | None) -> None:
+        def count(key: Narrowable, narrow: int, *wide: int | None) -> None:
             alive = [
                 row is not None and firsts[row] <= stage <= lasts[row] for row in (narrow, *wide)
             ]
@@ -117,7 +118,7 @@ class MemoryPlan:
                     count(block, narrow, *wide)
             saved = self.widened_saved.get(step, {})
             for name, narrow in placement.narrow_saved.items():
-                count(step, narrow, placement.saved[name][0], saved.get(name))
+                count((step, name), narrow, placement.saved[name][0], saved.get(name))
         elements = in_both or again
         return max(elements, key=lambda key: elements[key], default=None)
 
@@ -144,24 +145,32 @@ def plan_narrow(graph: StepGraph, in_place: bool) -> tuple[MemoryPlan, MemorySav
     """The plan of a run with an offset for every block, and with what makes the arena smaller in
     16 bits.
 
-    One after the other is left float32, as long as the arena gets smaller: no bit depends on it.
+    One after the other is left float32, as long as no more is alive at the peak: no bit depends on
+    it. Plans are placed from the last one back until one has few gaps.
     """
-    saves = [step for step in graph.new if step.node_type.saves]
-    widest = MemorySaving(wide=graph.narrowed.union(saves))
-    saving = NO_SAVING
-    plan = plan_lifetimes(graph, saving, in_place).placed()
+    plan, saving = plan_lifetimes(graph, NO_SAVING, in_place), NO_SAVING
+    candidates = [(plan, saving)]
     while (key := plan.best_left_wide(plan.fullest()[0])) is not None:
-        less = replace(saving, wide=saving.wide | {key})
-        other = plan_lifetimes(graph, less, in_place).placed()
-        if other.elements >= plan.elements:
+        saving = replace(saving, wide=saving.wide | {key})
+        other = plan_lifetimes(graph, saving, in_place)
+        if other.fullest()[1] > plan.fullest()[1] * TIGHT:
             break
-        plan, saving = other, less
-    other = plan_lifetimes(graph, widest, in_place)
-    if plan.elements >= other.fullest()[1]:
-        other = other.placed()
-        if plan.elements >= other.elements:
-            return other, widest
-    return plan, saving
+        plan = other
+        candidates.append((plan, saving))
+    saved = [(step, name) for step, names in graph.narrowed_saved.items() for name in names]
+    widest = MemorySaving(wide=graph.narrowed.union(saved))
+    candidates.append((plan_lifetimes(graph, widest, in_place), widest))
+    best: tuple[MemoryPlan, MemorySaving] | None = None
+    for plan, saving in reversed(candidates):
+        live = plan.fullest()[1]
+        if best is None or live < best[0].elements:
+            plan = plan.placed()
+            if best is None or plan.elements < best[0].elements:
+                best = plan, saving
+            if live <= candidates[0][0].fullest()[1] and plan.elements <= TIGHT * live:
+                break
+    assert best is not None
+    return best
 
 
 def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> MemoryPlan:

@@ -28,6 +28,9 @@ from dynbatch.batcher.steps.step_run import StepRun
 
 StepStages = Sequence[Sequence[StepRun]]
 
+Narrowable = Block | tuple[StepRun, str]
+"""Values, or what a step leaves beside them, by name."""
+
 EARLY_BACKWARD = "early backward"
 """Backward of a mean of losses and the like, before forward."""
 
@@ -72,15 +75,15 @@ class MemorySaving:
         serial:     backward of steps that could run side by side, one after the other.
         segments:   for steps that make again themselves what they left, `Batch.recompute`.
         apart:      a product of few rows for each step, where a weight's are else made together.
-        wide:       blocks, and steps for what they leave beside values, that stay float32 though
-            they could lie in 16 bits: at the peak they would have both.
+        wide:       blocks, and arrays that steps leave beside values, that stay float32 though they
+            could lie in 16 bits.
     """
 
     recomputed: Collection[StepRun] = frozenset()
     serial: bool = False
     segments: Mapping[StepRun, int] = field(default_factory=dict)
     apart: bool = False
-    wide: frozenset[Block | StepRun] = frozenset()
+    wide: frozenset[Narrowable] = frozenset()
 
     def switched(self, name: str) -> MemorySaving:
         """The saving with `serial` or `apart` the other way."""
@@ -308,8 +311,12 @@ class StageSequence:
     def _narrows(self, step: StepRun) -> bool:
         graph, saving = self._graph, self._saving
         blocks = [block for block in step.blocks if block in graph.narrowed]
-        saves = step in graph.narrowed_saved and step not in saving.wide
-        return step not in saving.recomputed and (saves or not saving.wide.issuperset(blocks))
+        saved = self._narrow_saved(step)
+        return step not in saving.recomputed and (bool(saved) or not saving.wide.issuperset(blocks))
+
+    def _narrow_saved(self, step: StepRun) -> list[str]:
+        names = self._graph.narrowed_saved.get(step, ())
+        return [name for name in names if (step, name) not in self._saving.wide]
 
     def _backward(self, stages: Iterable[list[StepRun]]) -> None:
         for stage in stages:
@@ -364,8 +371,8 @@ class StageSequence:
     def _widen(self, steps: Sequence[StepRun]) -> None:
         """Widen what the backward of some steps reads, unless it was before."""
         self._widen_blocks([block for step in steps for block in step.read_by_backward()])
-        saved = self._graph.narrowed_saved.keys() - self._saving.wide
-        narrow = [s for s in steps if s in saved and s not in self._saving.recomputed]
+        again = self._saving.recomputed
+        narrow = [step for step in steps if step not in again and self._narrow_saved(step)]
         self._append(StageKind.WIDEN_SAVED, narrow)
 
     def _widen_blocks(self, blocks: Iterable[Block]) -> None:
