@@ -83,6 +83,36 @@ def test_values_are_bfloat16_and_losses_float32(device):
     np.testing.assert_array_equal(values[1], round_to(np.tanh(values[0]), "bfloat16"))
 
 
+def concat_of(graph, weight, number):
+    """A parameter's row beside a value, or the row of an exact node; batched as one step."""
+    x = F.input(graph, np.linspace(0.1, 1, 4, dtype=np.float32) + np.float32(number))
+    row = F.log_softmax(x) if number % 2 else F.parameter(graph, weight)
+    return F.concat([F.tanh(x), row])
+
+
+def states_of(graph, weight, number):
+    """The last states of a scan of one column, whose sentence may be empty."""
+    xs = F.input(graph, np.full((number % 2 * 3, 1), 0.3, np.float32))
+    first = F.parameter(graph, weight)[1:2]
+    _, [(h, c)] = STATES(xs, [(first, first)], return_state=True)
+    return F.concat([h, c])
+
+
+STATES = models.LSTM(1, 1, rng=0)
+
+
+@pytest.mark.parametrize("build", [concat_of, states_of])
+def test_what_is_rounded_does_not_depend_on_the_sentences_beside_one(build):
+    weight = db.Parameter(np.linspace(-1, 1.1, 4, dtype=np.float32))
+
+    def values(numbers):
+        with db.Graph(precision="bfloat16", grad=False) as graph:
+            nodes = [build(graph, weight, number) for number in numbers]
+            return [node.numpy().tobytes() for node in nodes]
+
+    assert values(range(4)) == [values([number])[0] for number in range(4)]
+
+
 def stages_of(graph):
     return [label.split()[0] for label, _ in graph.memory_use.stages]
 

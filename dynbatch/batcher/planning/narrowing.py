@@ -5,14 +5,16 @@ kernels read and write float32. So where a value lies in between is the plan's c
 depends on it: what backward reads is cut to its upper half when forward has written it, and becomes
 float32 again before the first backward that reads it.
 
-float32 stay: parameters, the results of types that are `exact` (losses, sums, inner products),
-numbers (values without dimensions), and what is computed element by element, or moved, from these.
+float32 stay: parameters, and what is moved from them; the results of types that are `exact`
+(losses, sums, inner products), numbers (values without dimensions) that are computed, and what is
+computed element by element, or moved, from these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.nodes.operation import Elementwise
@@ -50,19 +52,21 @@ class Narrowing:
     def _visit(self, step: StepRun) -> None:
         kind = step.node_type
         read = [block.base for source in step.sources for block in source.blocks]
-        if issubclass(kind, ParameterNode):
+        if issubclass(kind, ParameterNode) or isinstance(step, AliasStep):
             return
         if kind.exact:
             self._exact.update({block: range(len(block.nodes)) for block in step.blocks})
             return
         follows = step.is_structural or issubclass(kind, Elementwise)
         mixes = follows and not self._exact.keys().isdisjoint(read)
-        if step.is_structural and not mixes:
-            if self._whole.issuperset(read):
+        exact = self._reading_exact(step) if mixes else frozenset()
+        if step.is_structural:  # nothing is rounded: what is moved is already, or is to be float32
+            if exact:
+                self._exact[step.block] = exact
+            elif self._whole.issuperset(read):
                 self._whole.update(step.blocks)
             return
-        exact = self._reading_exact(step) if mixes else frozenset()
-        ranges = [self._ranges(block, exact) for block in step.blocks]
+        ranges = [self._ranges(step.block, exact), *map(self._all_of, step.block.ports)]
         if any(ranges):
             self.rounded[step] = ranges
 
@@ -81,8 +85,7 @@ class Narrowing:
     def _ranges(self, block: Block, reading_exact: Collection[int]) -> Ranges:
         """The elements of a block that are rounded: all but those of exact nodes."""
         if not (reading_exact or block.width <= 1):
-            self._whole.add(block)
-            return [(0, block.size)]
+            return self._all_of(block)
         ranges: list[tuple[int, int]] = []
         exact: set[int] = set()
         start = 0
@@ -100,6 +103,10 @@ class Narrowing:
         else:
             self._whole.add(block)
         return ranges
+
+    def _all_of(self, block: Block) -> Ranges:
+        self._whole.add(block)
+        return [(0, block.size)] if block.size else []
 
     def narrowed(
         self, maker: Mapping[Block, StepRun], backward: Iterable[StepRun], kept: Collection[Block]
