@@ -121,7 +121,7 @@ class Graph(Runs, Introspection, NamesChecked):
         if not isinstance(pool, Pool):
             fix = "leave it out, or give a dynbatch.memory.Pool"
             raise refused("Graph", f"pool is {shown(pool)}", "arenas come from a pool", fix)
-        observers: list[Wrap] = [Check] if check else []
+        observers: list[Wrap] = [partial(Check, rounds=self.precision != FULL)] if check else []
         if guard:
             places: dict[int, str] = {}
             self._nodes = PlacedNodes(places)

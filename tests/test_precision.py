@@ -172,6 +172,15 @@ def test_a_sentence_has_the_bits_that_it_has_alone(kind):
     assert losses(batch) == [losses([sentence])[0] for sentence in batch]
 
 
+def test_a_check_rounds_what_forward_leaves_as_the_run_does():
+    rng, gru = np.random.default_rng(40), models.GRU(1, 1)
+    for parameter in gru.parameters():  # large: gates that are nearly 0 or 1 lose digits
+        parameter.value[:] = rng.normal(size=parameter.shape) * 3
+    with db.Graph(precision="bfloat16", check=True) as graph:
+        x = F.input(graph, rng.normal(size=(3, 1)).astype(np.float32))
+        graph.backward(F.sum(gru(F.linear(x, db.Parameter(np.ones((1, 1), np.float32))))))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_limit_changes_no_bit_and_the_peak_is_the_predicted_one(seed, narrowing_of):
     def step(limit):

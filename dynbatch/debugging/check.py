@@ -49,13 +49,18 @@ CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls
 class Check(Observer):
     """Computes everything a second time, and compares.
 
+    Args:
+        rounds: whether values are rounded to bfloat16 after it.
+
     Raises:
         CheckError: at the first difference; the graph and all gradients are as before the run.
     """
 
-    def __init__(self, upstream: StepActions) -> None:
+    def __init__(self, upstream: StepActions, rounds: bool = False) -> None:
         super().__init__(upstream)
-        self.checker = Checker(self.device.is_cuda, lambda: ", ".join(dict.fromkeys(self.start())))
+        self.checker = Checker(
+            self.device.is_cuda, lambda: ", ".join(dict.fromkeys(self.start())), rounds
+        )
         self._checks: dict[StepRun, StepCheck] = {}
 
     def begin(self) -> None:

@@ -23,14 +23,16 @@ class Checker:
     Args:
         on_device: whether the graph runs on a GPU.
         kernels:   starts what waits for the GPU; returns the kernels' names.
+        rounds:    whether what forward leaves for backward is rounded to bfloat16 after it.
 
     Attributes:
         copies: parameters on the host by uid, during a run.
     """
 
-    def __init__(self, on_device: bool, kernels: Callable[[], str]) -> None:
+    def __init__(self, on_device: bool, kernels: Callable[[], str], rounds: bool = False) -> None:
         self.on_device = on_device
         self.kernels = kernels
+        self.rounds = rounds
         self.copies: dict[int, Array] = {}
 
     def difference(self, shape: Shape, wrong: Array, actual: Array, expected: Array) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch.backend import CPU, Array, DType
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
+from dynbatch.kernels.narrow import round_values
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.runtime.precision import rounded
 from dynbatch.kernels.runtime.tasks import do
@@ -61,6 +62,12 @@ class ReferenceRun:
             do(self.node_type.forward_batch(batch, y, *self._cut(k, xs)))
             outputs.append([y, *batch.ports])
         return _joined(outputs)
+
+    def round_saved(self, names: Iterable[str]) -> None:
+        """Round what forward has left by these names to bfloat16, as the step's is."""
+        for batch in self.batches:
+            for name in names if batch.saved else ():
+                round_values(batch.saved[name].reshape(-1))
 
     def forward_backward(
         self, xs: Flats, dy: Array, wanted: Sequence[bool]

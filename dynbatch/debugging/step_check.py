@@ -68,6 +68,8 @@ class StepCheck:
                 expected_sums = totals(sink)
             else:
                 outputs = reference.forward(xs)
+                if self.checker.rounds:
+                    reference.round_saved(step.node_type.narrow_saved(step.batch))
         self.reference = reference if step.batch.keeps else None
         for number, (block, expected) in enumerate(zip(step.blocks, outputs, strict=True)):
             name = f"last state {number - 1}" if number else "value"
