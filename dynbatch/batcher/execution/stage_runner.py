@@ -133,8 +133,7 @@ class StageRunner:
         if self._side_by_side and sum(heavy) > 1:
             large = [step for step, is_heavy in zip(steps, heavy, strict=True) if is_heavy]
             if all([step.node_type.writes_tasks for step in large]):
-                run = StepRun.backward if is_backward else StepRun.forward
-                run_joined(self._device, [("", partial(run, step, arena)) for step in large])
+                run_joined(self._device, _kernels(large, is_backward, arena))
                 left: Sequence[Task] = ()
             else:
                 left = side_by_side(
@@ -151,11 +150,18 @@ class StageRunner:
     ) -> None:  # fmt: skip
         is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
         if len(tasks) > 1 and is_free:
-            run = StepRun.backward if is_backward else StepRun.forward
-            run_joined(self._device, [(step.label, partial(run, step, arena)) for step in steps])
+            run_joined(self._device, _kernels(steps, is_backward, arena))
         else:
             for step, task in zip(steps, tasks, strict=True):
                 _launch(launches, step, task)
+
+
+def _kernels(
+    steps: Sequence[StepRun], is_backward: bool, arena: Array
+) -> list[tuple[str, Callable[[], object]]]:
+    """Forward or backward of each step, which writes down what it can, and the step's label."""
+    runs = [step.backward if is_backward else step.forward for step in steps]
+    return [(step.label, partial(run, arena)) for step, run in zip(steps, runs, strict=True)]
 
 
 def side_by_side(steps: Sequence[StepRun], tasks: Sequence[Task]) -> Sequence[Task]:

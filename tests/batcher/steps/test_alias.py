@@ -9,6 +9,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import NoGradientError
+from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.testing import NanPool
 
 LENGTHS = (2, 0, 3)
@@ -167,16 +168,19 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def attended(function, is_block, **options):
+def attended(function, is_block, device="cpu", **options):
     """Values and gradients of ragged sentences, and bytes copied."""
     generator = np.random.default_rng(0)
     weight = db.Parameter(generator.standard_normal((24, 5)).astype("f4"), "weight")
+    weight.to(device)
+    if device == "cpu":
+        options["pool"] = NanPool()
 
     def projected(x, weight):
         return function(F.linear(x, weight))
 
     run = db.block(projected) if is_block else projected
-    with db.Graph(pool=NanPool(), **options) as graph:
+    with db.Graph(device, **options) as graph:
         arrays = [generator.standard_normal((n, 5)).astype("f4") for n in ROWS]
         xs = [F.input(graph, array) for array in arrays]
         results = [run(x, weight) for x in xs]
@@ -196,3 +200,22 @@ def test_attention_reads_columns_of_one_product_where_they_lie(function, mode):
         np.testing.assert_array_equal(a, b)
     if mode == "plain":
         assert copied_by_nodes - copied == COLUMNS[function] * sum(ROWS) * 4
+
+
+@pytest.mark.parametrize("function", COLUMNS)
+def test_a_gpu_reads_columns_where_they_lie_beside_other_steps(cuda, function):
+    ours, _ = attended(function, True, "cuda")
+    theirs, _ = attended(function, False)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(to_host(a), b, rtol=1e-5, atol=1e-5 * np.abs(b).max(initial=0))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"], indirect=True)
+def test_a_detached_node_is_read_in_a_stage_with_other_steps(device):
+    weight = db.Parameter(np.eye(2, dtype="f4"), "weight")
+    weight.to(device)
+    with db.Graph(device) as graph:
+        x = F.input(graph, np.arange(4, dtype="f4").reshape(2, 2)).keep()
+        y = F.linear(x, weight)
+        graph.backward(F.sum(F.tanh(F.detach(y))) + F.sum(y * y) + F.sum(F.sum(y, dim=1)))
+        np.testing.assert_array_equal(to_host(x.gradient), 2 * np.arange(4).reshape(2, 2) + 1)
