@@ -99,12 +99,12 @@ class LifetimeWalk:
                 for block in step.blocks:
                     self._ensure_gradient(block, time)
                 self._walk_backward(step, time)
-        elif kind in OF_FORMS:
-            for step in steps:
-                getattr(self, OF_FORMS[kind])(step, time)
         elif kind in (StageKind.FORWARD, StageKind.RECOMPUTE):
             for step in steps:
                 self._walk_forward(step, time, kind is StageKind.RECOMPUTE)
+        elif kind in OF_FORMS:
+            for step in steps:
+                getattr(self, OF_FORMS[kind])(step, time)
         self.stages.append(Stage(kind, steps, self._cleared))
 
     def _walk_forward(self, step: StepRun, time: int, again: bool) -> None:

@@ -36,5 +36,8 @@ def tiled(step: StepRun) -> list[Block]:
         views.setdefault(block, []).append((start, size))
         if not covers(sorted(parts), block.width):
             torn.add(block)
-    tiles = [block for block, parts in views.items() if covers(sorted(parts), block.size)]
-    return [block for block in tiles if block not in torn]
+    return [
+        block
+        for block, parts in views.items()
+        if block not in torn and covers(sorted(parts), block.size)
+    ]

@@ -36,9 +36,7 @@ class RowLayout:
         return self._offsets
 
     def _ragged(self, flat: Array) -> Ragged:
-        return self._of_rows(flat.reshape(-1, self.width) if self.width else flat)
-
-    def _of_rows(self, rows: Array) -> Ragged:
+        rows = flat.reshape(-1, self.width) if self.width else flat
         return Ragged(rows, self.lengths, self._offsets, self.widths, self)
 
 
@@ -272,7 +270,8 @@ class BatchInput(RowLayout):
         if self.stride:
             row, column = divmod(self.start, self.stride)
             rows = packed.values[row : row + self.size // self.width]
-            return self._of_rows(rows[:, column : column + self.width])
+            columns = rows[:, column : column + self.width]
+            return Ragged(columns, self.lengths, self._offsets, self.widths, self)
         return self._ragged(packed.flat[self.start : self.start + self.size])
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:

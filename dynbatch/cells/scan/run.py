@@ -321,8 +321,11 @@ def left_values(batch: Batch, storage: Storage) -> Rooms:
 
 def memory_rooms(batch: Batch, letter: str) -> Rooms:
     """Rooms for the memories of all sentences that operators of the loop read."""
-    rows, memories = type(batch.first).memory_rows(batch), batch.first.cell.program.memories
-    pairs = zip(rows, memories, strict=True)
+    first = batch.first
+    memories = first.cell.program.memories
+    if not memories:
+        return {}
+    pairs = zip(type(first).memory_rows(batch), memories, strict=True)
     return {f"{letter}{k}": (count, value.width) for k, (count, value) in enumerate(pairs)}
 
 
