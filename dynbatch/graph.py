@@ -65,8 +65,9 @@ class Graph(Runs, Introspection, NamesChecked):
             when its kernel, which computes in float32, has written it. Backward reads what forward
             left in half the memory. float32 stay: parameters and their gradients, the state of
             optimizers, losses, numbers (values without dimensions), statistics, sums inside of
-            kernels, the running state of a cell, and gradients of values. No bit depends on
-            `memory_limit`, or on the sentences beside one.
+            kernels, the running state of a cell, and gradients of values. No bit of a value depends
+            on `memory_limit`, or on the sentences beside one; a gradient's do where a limit has a
+            scan run again in parts, as its inner values are not rounded there.
         guard:  True looks for NaN and infinity after each batch. The first one, in a value or in a
             gradient, ends the run with a NumericError that names the node that made it, its line,
             its sentence, and what it read (see `dynbatch.debugging.guard`). With `check=True` too,
