@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations(path, config.getoption("--suite") or "others"))
     if config.getoption("--all") and find_spec("hypothesis"):
         settings.load_profile("all")
-    if not (config.getoption("--all") or config.getoption("--part")):
+    if not _tries_all(config):
         check_gradient.__kwdefaults__["most"] = FEW_ELEMENTS
         for check in (batching._check, check_device._check):
             check.__kwdefaults__["twice"] = False
@@ -86,6 +86,11 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _tries_all(config: pytest.Config) -> bool:
+    """Whether what is exhaustive is run, or a part of it."""
+    return bool(config.getoption("--all") or config.getoption("--part"))
 
 
 def _checked(error: DynbatchError, *arguments: Any) -> None:
@@ -155,8 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, Any, Non
     """
     yield
     config, test = metafunc.config, metafunc.definition
-    has_all = config.getoption("--all") or config.getoption("--part")
-    if has_all or config.pluginmanager.has_plugin(ON_GPU):
+    if _tries_all(config) or config.pluginmanager.has_plugin(ON_GPU):
         return
     all_are = test.get_closest_marker("exhaustive")
     plain = [call for call in metafunc._calls if not (all_are or is_exhaustive(call.marks))]
@@ -223,9 +227,10 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.fixture
-def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least is looked for by few plans: where any low limit does, not the very least."""
-    monkeypatch.setattr(recompute_search, "STEPS_PLANNED", 400)
+def short_search(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least is looked for by few plans where any low limit does; with --all as for users."""
+    if not _tries_all(pytestconfig):
+        monkeypatch.setattr(recompute_search, "STEPS_PLANNED", 400)
 
 
 @pytest.fixture

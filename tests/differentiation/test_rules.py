@@ -21,6 +21,7 @@ from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import Probe, outputs_of
 from tests.marks import quick
 from tests.node_cases import CASES, LENGTHS, Case
+from tests.nodes.test_contract import few_or_all
 
 NO_RULE = {
     "attention, dropout", "crf", "gated_delta_rule", "gated_delta_rule, without b",
@@ -180,9 +181,10 @@ def gradients_of(torch, outputs, leaves, seed: int):
 
 
 @over(quick(WITH_RULES[::6], WITH_RULES))
+@few_or_all
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_batched_equals_one_by_one(case):
-    sentences = sentences_of(case, (11, 0, 1))
+def test_batched_equals_one_by_one(case, lengths):
+    sentences = sentences_of(case, lengths)
     parameters = parameters_of(case)
     with db.Graph(dtype="float64", seed=0) as graph:
         together = []

@@ -25,12 +25,13 @@ from tests.generation.companies import (
     tokens,
 )
 from tests.generation.tiny_models import DECODERS, VOCAB, logits_of, tiny
-from tests.marks import quick
+from tests.marks import exhaustive, quick
 
 
+@pytest.mark.parametrize("count", [4, exhaustive(6)])
 @pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "linear", "writer", "seq2seq"])
-def test_greedy_tokens_are_those_of_the_whole_sentence_computed_anew(name):
-    model, given = tiny(name).eval(), prompts(4)
+def test_greedy_tokens_are_those_of_the_whole_sentence_computed_anew(name, count):
+    model, given = tiny(name).eval(), prompts(count)
     for prompt, (best,) in zip(given, together(model, GREEDY, given), strict=True):
         ids = [model.start] if hasattr(model, "start") else prompt.tolist()
         wanted = []

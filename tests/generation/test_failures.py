@@ -16,6 +16,7 @@ from dynbatch.generation.reasons import FAILED
 from dynbatch.memory.pool import default_pool
 from dynbatch.text import ByteTokenizer
 from tests.generation.tiny_models import VOCAB, LSTMLanguageModel, Writer, tiny
+from tests.marks import exhaustive
 
 GREEDY = GenerationConfig(max_new_tokens=4, eos_token_id=(5,))
 SAMPLES = GenerationConfig(
@@ -261,8 +262,9 @@ def test_an_interrupt_in_a_hook_ends_no_request_but_those_that_failed():
     assert engine.caches.lent_bytes == 0
 
 
+@pytest.mark.parametrize("numbers", [(1, 2, 10, 16), exhaustive(range(1, 17))], ids=str)
 @pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
-def test_an_interrupt_in_a_tokenizer_changes_no_token_and_no_text(config):
+def test_an_interrupt_in_a_tokenizer_changes_no_token_and_no_text(config, numbers):
     class Interrupted(ByteTokenizer):
         def __init__(self, number):
             super().__init__()
@@ -280,7 +282,7 @@ def test_an_interrupt_in_a_tokenizer_changes_no_token_and_no_text(config):
 
     model, struck = tiny("gpt2"), []
     wanted = db.generate(model, [[1, 2], [3]], config, tokenizer=ByteTokenizer())
-    for number in (1, 2, 10, 16):
+    for number in numbers:
         tokenizer = Interrupted(number)
         engine = Engine(model, config, tokenizer=tokenizer)
         added = [engine.add([1, 2], seed=3), engine.add([3], seed=4)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dynbatch.memory import Arena, HostMemory
 from dynbatch.memory.arena import DEVIATIONS, EARLY, LEARNED, Peaks
+from tests.marks import exhaustive
 from tests.memory.allocators import stack
 
 KIB = 1024
@@ -158,9 +159,10 @@ def test_until_the_spread_is_known_a_little_more_than_the_most_is_expected():
     assert peaks.expected() == 0
 
 
-def test_what_48_steps_tell_is_enough_for_a_thousand():
+@pytest.mark.parametrize("runs", [50, exhaustive(200)])
+def test_what_48_steps_tell_is_enough_for_a_thousand(runs):
     rng = np.random.default_rng(0)
-    lengths = np.clip(np.rint(rng.lognormal(2.9, 0.59, (50, 1000, 64))), 3, 80).sum(axis=2)
+    lengths = np.clip(np.rint(rng.lognormal(2.9, 0.59, (runs, 1000, 64))), 3, 80).sum(axis=2)
     expected = [seen(steps[:LEARNED].tolist(), 1 / 4).expected() for steps in lengths]
     assert (lengths.max(axis=1) <= expected).all()
     assert np.mean(expected / lengths.max(axis=1)) < 1.16

@@ -40,6 +40,7 @@ in_both_precisions = pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
 BATCHED = [case for k, case in enumerate(CASES) if case.torch is None or k % 6 == 0]
 FEW = (11, 0, 1)
 """Lengths of sentences where it is not them that matters; PyTorch's numbers are of all."""
+few_or_all = pytest.mark.parametrize("lengths", [FEW, exhaustive(LENGTHS)], ids=str)
 
 
 def parameters_of(case: Case, dtype: str = "float64") -> list[db.Parameter]:
@@ -116,8 +117,9 @@ def test_backward_equals_central_differences(case, length, most):
 # A single row of an input is no node before it is read.
 @over([case for case in CASES if case.name != "pick"])
 @in_both_precisions
-def test_a_repeated_run_gives_what_a_new_graph_gives(case, matmul):
-    parameters, sentences = parameters_of(case, "float32"), sentences_of(case, FEW)
+@few_or_all
+def test_a_repeated_run_gives_what_a_new_graph_gives(case, matmul, lengths):
+    parameters, sentences = parameters_of(case, "float32"), sentences_of(case, lengths)
 
     def built(graph):
         nodes = [as_nodes(graph, arguments) for arguments in sentences]
@@ -142,7 +144,7 @@ def test_a_repeated_run_gives_what_a_new_graph_gives(case, matmul):
 
 
 @every_case
-@pytest.mark.parametrize("lengths", [FEW, exhaustive(LENGTHS)], ids=str)
+@few_or_all
 def test_a_gpu_gives_what_the_cpu_gives(case, lengths, cuda):
     parameters = parameters_of(case)
     check_device(
@@ -209,10 +211,11 @@ def test_a_sentence_has_the_same_bits_alone_and_in_a_company_of_thirty(case, mat
 
 
 @every_case
-def test_each_batch_in_bfloat16_is_its_nodes_one_by_one(case):
+@few_or_all
+def test_each_batch_in_bfloat16_is_its_nodes_one_by_one(case, lengths):
     parameters = parameters_of(case, "float32")
     with db.Graph(seed=0, precision="bfloat16", check=True) as graph:
-        nodes = [as_nodes(graph, arguments) for arguments in sentences_of(case, FEW)]
+        nodes = [as_nodes(graph, arguments) for arguments in sentences_of(case, lengths)]
         outputs = [y for each in nodes for y in outputs_of(case.build, graph, [*each, *parameters])]
         backward(graph, probe(outputs, random_like(outputs, 3)))
 
@@ -234,14 +237,15 @@ def assert_close(found, expected) -> None:
 
 # Masks follow from the bytes of the inputs, and so from their dtype.
 @over([case for case in CASES if "dropout" not in case.name])
-def test_float32_equals_float64_within_rounding(case):
+@few_or_all
+def test_float32_equals_float64_within_rounding(case, lengths):
     values = {}
     for dtype in ("float32", "float64"):
         parameters = parameters_of(case, dtype)
         with db.Graph(dtype=dtype, seed=0) as graph:
             nodes = [
                 node
-                for arguments in sentences_of(case, FEW)
+                for arguments in sentences_of(case, lengths)
                 for node in outputs_of(
                     case.build, graph, [*as_nodes(graph, arguments), *parameters]
                 )

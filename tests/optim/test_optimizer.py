@@ -14,6 +14,7 @@ from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 from tests.cuda import devices
+from tests.marks import exhaustive
 from tests.optim.settings import ALGORITHMS
 
 every_algorithm = pytest.mark.parametrize("make", ALGORITHMS.values(), ids=ALGORITHMS.keys())
@@ -36,7 +37,7 @@ class TwoLayers(Module):
 
 
 @every_algorithm
-@pytest.mark.parametrize("shape", [(40, 3), (3, 70_000), (9000, 5)])
+@pytest.mark.parametrize("shape", [(40, 3), (3, 70_000), exhaustive((3, 200_000)), (9000, 5)])
 def test_row_sparse_gradient_gives_the_bits_of_the_dense_one(make, shape):
     start = np.random.default_rng(1).standard_normal(shape)
     dense, sparse = Parameter(start.copy()), Parameter(start.copy())

@@ -1,5 +1,6 @@
 """The runner of many random graphs finds what is wrong, and says how to see it again."""
 
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
@@ -11,6 +12,7 @@ from dynbatch.testing import random_graphs
 from dynbatch.testing.random_graph import OPERATIONS, RandomGraph
 from dynbatch.testing.random_graphs import draw, main
 from dynbatch.testing.random_program import Instruction, RandomSentence
+from tests.marks import exhaustive
 
 
 def test_graphs_of_one_seed_are_equal():
@@ -57,10 +59,14 @@ def test_an_unknown_policy_is_refused(capsys):
     assert "invalid choice" in capsys.readouterr().err
 
 
+CHOICES = [*product((7, 15, 23), range(3))]
+
+
+@pytest.mark.parametrize("choices", [CHOICES[::4], exhaustive(CHOICES)], ids=len)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_takes_a_matrix_without_features(operation):
+def test_every_operation_takes_a_matrix_without_features(operation, choices):
     """An empty sentence transposed: which other operands are chosen varies with the numbers."""
-    for a, b in ((7, 0), (15, 1), (23, 2)):
+    for a, b in choices:
         program = (Instruction("transpose", 3, 0, 0.0), Instruction(operation, a, b, 0.5))
         with db.Graph(dtype="float64", seed=0) as graph:
             built = RandomGraph((RandomSentence(0, program),)).build(graph)

@@ -12,6 +12,7 @@ import pytest
 
 from dynbatch.errors import CheckpointError
 from dynbatch.models.pretrained import tensors
+from tests.marks import exhaustive
 from tests.models.pretrained import fixtures, hostile
 from tests.models.pretrained.hostile import DAMAGES, HARMLESS
 from tests.models.pretrained.test_families import FAMILIES
@@ -47,8 +48,9 @@ NUMBERS = (0, -1, 10**9, 2**63, 10**30, 1e308, float("nan"), "x", None, [], {"a"
 KINDS = ("bert", "roberta", "gpt2", "llama", "t5", "marian")
 
 
+@pytest.mark.parametrize("count", [1, exhaustive(len(NUMBERS))])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_number_of_a_familys_configuration_can_do_no_harm(name, tmp_path):
+def test_a_number_of_a_familys_configuration_can_do_no_harm(name, count, tmp_path):
     for file in (fixtures.FOLDER / name).glob("*.*"):
         shutil.copy(file, tmp_path)
     kind, path = FAMILIES[name], tmp_path / "config.json"
@@ -57,7 +59,7 @@ def test_a_number_of_a_familys_configuration_can_do_no_harm(name, tmp_path):
     tracemalloc.start()
     try:
         for field in sorted(fields):
-            for number in random.Random(field).sample(NUMBERS, 1):
+            for number in random.Random(field).sample(NUMBERS, count):
                 path.write_text(json.dumps(config | {field: number}))
                 with contextlib.suppress(CheckpointError):
                     kind.from_pretrained(tmp_path)
