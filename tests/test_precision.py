@@ -1,5 +1,7 @@
 """`Graph(precision="bfloat16")`: rounded values, which lie in 16 bits from forward to backward."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -111,6 +113,23 @@ def test_what_is_rounded_does_not_depend_on_the_sentences_beside_one(build):
             return [node.numpy().tobytes() for node in nodes]
 
     assert values(range(4)) == [values([number])[0] for number in range(4)]
+
+
+@db.cell
+def two_maps(x, h, weights):
+    one, two = [F.linear(h, weight) for weight in weights]
+    return one - 0.5 * two + x, one - 0.5 * two
+
+
+@pytest.mark.parametrize("run", [two_maps, partial(db.scan, two_maps)], ids=["call", "scan"])
+def test_weights_are_not_rounded_where_factors_are_not(run, device):
+    weights = [db.Parameter(np.full((4, 4), 1 + 2**-10, np.float32)) for _ in range(2)]
+    weights = [weight.to(device) for weight in weights]
+    with db.Graph(device, precision="bfloat16", matmul="float32") as graph:
+        x, h = F.input(graph, np.zeros((1, 4))), F.input(graph, np.ones(4)).keep()
+        y, _ = run(x if run is not two_maps else x[0], h, weights)
+        graph.backward(F.sum(y))
+        assert (h.gradient == 2 * (1 + 2**-10)).all()
 
 
 def stages_of(graph):

@@ -114,6 +114,11 @@ class CompiledLoop:
         attends = self.reads_first_memories and all(map(has_steps, self.program.generic))
         return NativeLoop(self.storage, self.backward_program, self.gradients, self.numpy, attends)
 
+    def values_left(self, on_device: bool) -> list[str]:
+        """The names of the values that forward leaves, without weights that a GPU gathers."""
+        storage = self.on_device.loop.storage if on_device else self.storage
+        return [buffer.name for buffer in storage.packed]
+
     @cached_property
     def flops(self) -> LoopFlops:
         return LoopFlops(self.backward_program, self.reached)

@@ -110,7 +110,9 @@ class RegionNode(Operation):
 
     @classmethod
     def narrow_saved(cls, batch: Batch) -> Collection[str]:
-        return cls.saved(batch)
+        cells = enumerate([group.cell for group in batch.first.region.groups])
+        is_cuda = batch.device.is_cuda
+        return [f"{k}:{name}" for k, cell in cells for name in cell.values_left(is_cuda)]
 
     @classmethod
     def operations(cls, batch: Batch) -> int:

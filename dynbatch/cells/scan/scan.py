@@ -135,8 +135,8 @@ class Scan(Operation):
 
     @classmethod
     def narrow_saved(cls, batch: Batch) -> Collection[str]:
-        """The names of all arrays, but for the states from which a loop runs again."""
-        return () if batch.recompute else cls.saved(batch)
+        """The names of the loop's values, but for the states from which it runs again."""
+        return () if batch.recompute else batch.first.cell.values_left(batch.device.is_cuda)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
