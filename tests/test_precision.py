@@ -231,6 +231,24 @@ def test_a_transformer_needs_less_memory():
     assert graph.memory_use.peak_bytes < 0.7 * wide.memory_use.peak_bytes
 
 
+def test_a_network_of_many_steps_takes_few_plans(monkeypatch):
+    monkeypatch.setattr(narrowing, "LEAST_NARROWED", 1)
+    plans = []
+    monkeypatch.setattr(
+        memory_plan, "plan_lifetimes", lambda *a: plans.append(a) or plan_lifetimes(*a)
+    )
+    weight = db.Parameter(np.eye(8, dtype=np.float32))
+    with db.Graph(precision="bfloat16") as graph:
+        values = [F.input(graph, np.ones((16, 8), np.float32))]
+        for _ in range(40):
+            values.append(F.tanh(F.linear(values[-1], weight)))
+        x = values[-1]
+        for value in reversed(values):
+            x = F.tanh(F.linear(x, weight) * value)
+        graph.backward(F.sum(x))
+    assert len(plans) < 16
+
+
 def test_what_is_refused():
     with pytest.raises(ArgumentError, match="precision is 'float16'"):
         db.Graph(precision="float16")

@@ -91,11 +91,11 @@ class MemoryPlan:
         """First elements of what a step left beside values once it is float32 again."""
         return {name: self.offsets[row] for name, row in self.widened_saved[step].items()}
 
-    def best_left_wide(self, stage: int) -> Narrowable | None:
-        """The block, or the array beside values, that had best stay float32 if here is the peak.
+    def best_left_wide(self, stage: int, most: int) -> list[Narrowable]:
+        """The blocks, or arrays beside values, that had best stay float32 if here is the peak.
 
-        The largest that is there in both forms; else the largest that is float32 again, for which
-        16 bits gained nothing here. See `MemorySaving.wide`.
+        The largest, at most so many, that are there in both forms; else the largest that are
+        float32 again, for which 16 bits gained nothing here. See `MemorySaving.wide`.
         """
         firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
         in_both: Counter[Narrowable] = Counter()
@@ -119,8 +119,7 @@ class MemoryPlan:
             saved = self.widened_saved.get(step, {})
             for name, narrow in placement.narrow_saved.items():
                 count((step, name), narrow, placement.saved[name][0], saved.get(name))
-        elements = in_both or again
-        return max(elements, key=lambda key: elements[key], default=None)
+        return [key for key, _ in (in_both or again).most_common(most)]
 
     def outlives(self, row: int) -> bool:
         """Whether a block stays after the run."""
@@ -141,17 +140,22 @@ class MemoryPlan:
         return self.shared.intervals(offsets)
 
 
+ONE_BY_ONE = 4
+"""Plans that leave one block more float32; later ones leave ever more at once."""
+
+
 def plan_narrow(graph: StepGraph, in_place: bool) -> tuple[MemoryPlan, MemorySaving]:
     """The plan of a run with an offset for every block, and with what makes the arena smaller in
     16 bits.
 
     One after the other is left float32, as long as no more is alive at the peak: no bit depends on
-    it. Plans are placed from the last one back until one has few gaps.
+    it. After `ONE_BY_ONE` plans two more are at once, then four and so on: a network of hundreds of
+    steps takes ten plans. Plans are placed from the last one back until one has few gaps.
     """
     plan, saving = plan_lifetimes(graph, NO_SAVING, in_place), NO_SAVING
     candidates = [(plan, saving)]
-    while (key := plan.best_left_wide(plan.fullest()[0])) is not None:
-        saving = replace(saving, wide=saving.wide | {key})
+    while keys := plan.best_left_wide(plan.fullest()[0], 1 << max(0, len(candidates) - ONE_BY_ONE)):
+        saving = replace(saving, wide=saving.wide.union(keys))
         other = plan_lifetimes(graph, saving, in_place)
         if other.fullest()[1] > plan.fullest()[1] * TIGHT:
             break
