@@ -41,7 +41,14 @@ IN_TURN = 2
 
 
 class SentenceRun(ScanRun):
-    """One batch of scans whose steps run sentence by sentence, in C."""
+    """One batch of scans whose steps run sentence by sentence, in C.
+
+    Attributes:
+        at_once: the number of shards that the pass runs at once, each in rooms of its own; others
+            follow in the same ones, where a pass was planned when there were fewer threads.
+    """
+
+    at_once: int
 
     @staticmethod
     def runs(cell: CompiledCell, dtype: DType) -> bool:
@@ -50,13 +57,17 @@ class SentenceRun(ScanRun):
 
     def threads(self, sentences: int) -> int:
         """The number of shards that the plan has room for."""
-        most = most_threads(sentences)
-        needs = [elements_of(_rooms(self.batch, False, count)) for count in range(1, most + 1)]
-        return max(1, sum([need <= self.batch.scratch.size for need in needs]))
+        return self._planned(False, most_threads(sentences))
 
     def take(self, backward: bool) -> Arrays:
-        rooms = _rooms(self.batch, backward, len(self.shards))
+        self.at_once = self._planned(backward, len(self.shards))
+        rooms = _rooms(self.batch, backward, self.at_once)
         return Scratch(self.batch.scratch).take_all(rooms)
+
+    def _planned(self, backward: bool, most: int) -> int:
+        """The number of shards that a pass has room for at once, of so many at most."""
+        needs = [elements_of(_rooms(self.batch, backward, count)) for count in range(1, most + 1)]
+        return max(1, sum([need <= self.batch.scratch.size for need in needs]))
 
     def forward(self, y: Ragged) -> Tasks:
         tasks, rooms = Tasks(), self.take(backward=False)
@@ -88,24 +99,23 @@ class SentenceRun(ScanRun):
                 dx.values[...] = 0
         chunk, rows = batch.recompute, _rows_in_turn(batch, True)
         nowhere = {f"dX{k}": rooms[f"dX{k}"] for k in cell.backward_program.of_streams}
-        parts, first = [], 0
+        parts: list[list[Task]] = [[] for _ in range(self.at_once)]
+        first = 0
         for number, shard in enumerate(self.shards):
-            arrays = self._of_shard(number, rooms, states, rows)
+            arrays, turn = self._of_shard(number, rooms, states, rows), number % self.at_once
             arrays |= {f"C{k}": rows for k, rows in enumerate(carried[number])}
-            arrays |= {"dY": rooms["dY"][number:], OUTPUT_GRADIENTS: dy.values}
+            arrays |= {"dY": rooms["dY"][turn:], OUTPUT_GRADIENTS: dy.values}
             for name, each in nowhere.items():
-                arrays[name] = np.broadcast_to(each[number], (len(dy.values), each.shape[1]))
+                arrays[name] = np.broadcast_to(each[turn], (len(dy.values), each.shape[1]))
             arrays |= {f"dX{k}": dx for k, dx in wanted.items()}
             steps = table(shard.order, shard.steps, chunk, chunk, first, again=chunk > 0)
             first += states_between(shard.lengths, chunk)
             span = (0, shard.rows)
-            parts.append(
-                [
-                    *self._ahead(arrays, rows > 0),
-                    self._by_table(arrays, steps, (0, 1) if chunk else (1,)),
-                    *stream_gradients(cell, arrays, wanted, shard.order, span),
-                ]
-            )
+            parts[turn] += [
+                *self._ahead(arrays, rows > 0),
+                self._by_table(arrays, steps, (0, 1) if chunk else (1,)),
+                *stream_gradients(cell, arrays, wanted, shard.order, span),
+            ]
         tasks.then(*parts)
         weights = WeightGradients(cell, batch.parameter_gradients(), partial(write_products, tasks))
         for group in cell.map_groups:
@@ -138,16 +148,16 @@ class SentenceRun(ScanRun):
         Args:
             rows: that its steps take turns with; 0 where each has its own, which are kept.
         """
-        cell, span = self.cell, self.shards[number].span
+        cell, span, turn = self.cell, self.shards[number].span, number % self.at_once
         saved = {} if rows else {name: array[span] for name, array in self.batch.saved.items()}
         arrays: Arrays = packed_weights(cell, 0, rooms, Tasks()) | self.batch.saved | saved
         in_turn = {b.name for b in cell.storage.packed if not cell.storage.is_ahead(b)}
         of_steps = {b.name for b in (*cell.storage.temporary, *cell.gradients.temporary)}
         for name, room in rooms.items():
             if name in in_turn:
-                arrays[name] = room[number * rows : (number + 1) * rows]
+                arrays[name] = room[turn * rows : (turn + 1) * rows]
             elif name not in arrays:
-                arrays[name] = room[number:] if name in of_steps else room[span]
+                arrays[name] = room[turn:] if name in of_steps else room[span]
         arrays |= {f"I{k}": part for k, part in enumerate(states[number])}
         arrays |= {rows_of_stream(k): x.values for k, x in enumerate(self.streams)}
         return arrays | {ORDER: self.shards[number].order}

@@ -217,6 +217,30 @@ def test_streams_are_multiplied_ahead_of_all_steps(recompute, runs_it, monkeypat
     check_batching(build, shapes=shapes, parameters=[*p.values()])
 
 
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_backward_may_be_planned_for_fewer_threads_than_forward_had(
+    recompute, runs_it, monkeypatch
+):
+    case = MATRIX_CASES["gated_delta_net"]
+
+    def gradients(threads):
+        monkeypatch.setattr(parallel, "available", lambda: threads)
+        with db.Graph(dtype="float64") as graph:
+            sentences = [
+                [F.input(graph, x).keep() for x in xs] for xs in case.sentences((3, 1, 4, 0) * 4)
+            ]
+            losses = [F.sum(db.scan(case.cell, (*xs,), case.init, recompute=recompute)[0])
+                      for xs in sentences]  # fmt: skip
+            loss = F.sum(losses)
+            assert np.isfinite(loss.value)
+            monkeypatch.setattr(parallel, "available", lambda: 1)
+            graph.backward(loss)
+            return [x.gradient.tobytes() for xs in sentences for x in xs]
+
+    with poisoned_memory():
+        assert gradients(4) == gradients(1)
+
+
 @db.cell
 def joined(x, left, right):
     """A node of a tree, whose vector is a matrix inside."""
