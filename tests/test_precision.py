@@ -224,7 +224,7 @@ def test_a_limit_changes_no_bit_and_the_peak_is_the_predicted_one(seed, narrowin
 
 
 def test_a_transformer_needs_less_memory():
-    model, batch = Tagger("transformer"), sentences([70] * 8)
+    model, batch = Tagger("transformer"), sentences([30] * 16)
     _, graph = gradients(model, batch)
     with db.Graph(matmul="bfloat16", seed=0) as wide:
         wide.backward(F.sum([model.loss(wide, *sentence) for sentence in batch]))
