@@ -273,8 +273,8 @@ def with_right_init(
     """The error, and if just one other state makes the cell run, what `init` should be.
 
     What is tried is each width that the error names first, or that differs from the given one as
-    these do; and of a tuple that the cell may take for one vector or matrix, each part of it alone,
-    or zeros of these sizes.
+    these do; of a tuple that the cell may take for one vector, each part of it alone; if none of
+    these runs, zeros of its sizes.
 
     Args:
         trace_with: traces the cell.
@@ -287,9 +287,10 @@ def with_right_init(
     others = [form._replace(states=(width,) * len(form.states)) for width in widths]
     if not form.single:
         others += [form._replace(states=(width,), single=True) for width in {*form.states}]
-        if len(form.states) in (2, 3):
-            others.append(form._replace(states=(form.states,), single=True))  # type: ignore[arg-type]
     right = [other for other in others if other != form and _runs(trace_with, other)]
+    if not (right or form.single) and len(form.states) in (2, 3):
+        matrix = form._replace(states=(form.states,), single=True)  # type: ignore[arg-type]
+        right = [matrix] if _runs(trace_with, matrix) else []
     if len(right) != 1 or "`init`" in str(error):
         return error
     now, then = [each.states[0] if each.single else each.states for each in (form, *right)]
