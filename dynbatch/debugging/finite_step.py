@@ -67,7 +67,7 @@ class StepGuard:
         for position, view in enumerate(views):
             if view is None:
                 continue
-            flat = to_host(view.flat)
+            flat = to_host(view.values).reshape(-1)
             if np.isfinite(flat).all():
                 continue
             readers = self.step.readers(position)

@@ -138,7 +138,7 @@ class StepCheck:
             if not reads(position):
                 inputs.append(None)
             elif source.is_view:
-                inputs.append(to_host(source.view().flat))
+                inputs.append(to_host(source.view().values).reshape(-1))
             else:
                 packing = packings[position]
                 assert packing is not None
@@ -220,7 +220,7 @@ class StepCheck:
                 ComparedArray(node, f"gradient of {x.label()}", x.shape, scale)
                 for node, x in self.step.readers(position)
             ]
-            self._compare("backward", pieces, to_host(view.flat), dx)
+            self._compare("backward", pieces, to_host(view.values).reshape(-1), dx)
 
     def _compare_parameters(
         self,
