@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import CPU, Array, DType
+from dynbatch.batcher.execution.forms import round_saved
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.narrow import round_values
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.runtime.precision import rounded
 from dynbatch.kernels.runtime.tasks import do
@@ -66,8 +66,7 @@ class ReferenceRun:
     def round_saved(self, names: Iterable[str]) -> None:
         """Round what forward has left by these names to bfloat16, as the step's is."""
         for batch in self.batches:
-            for name in names if batch.saved else ():
-                round_values(batch.saved[name].reshape(-1))
+            round_saved(batch, names if batch.saved else ())
 
     def forward_backward(
         self, xs: Flats, dy: Array, wanted: Sequence[bool]

@@ -39,7 +39,7 @@ class DryExecutor(Executor):
         super().__init__(
             cupy.device, executor._dtype, executor._policy,
             Pool(upstream=DeviceMemory(cupy.device)), executor._trains, matmul=executor._matmul,
-            values=executor._values,
+            precision=executor._precision,
         )  # fmt: skip
 
     def rehearse(self, request: Request, plan: RunPlan, past: Sequence[StepRun]) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array, Device, DType
+from dynbatch.batcher.execution.forms import change_form, round_step
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.execution.record import (
     GraphStatistics,
@@ -29,7 +30,7 @@ from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advised
 from dynbatch.batcher.planning.resting_run import RestingRun, keep, key_of, take
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner, require_gradients
-from dynbatch.batcher.planning.stages import Stage, StageKind
+from dynbatch.batcher.planning.stages import FORMS, Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
@@ -57,7 +58,7 @@ class Executor:
         trains: whether a backward may follow a run.
         observers: who look at each step, from the innermost to the outermost. Then no value is
             written over an input, and steps run one after the other.
-        matmul: the precision of products with weights; `values`, what values are rounded to.
+        matmul: the precision of products with weights; `precision`, that of values.
         profile: whether to record what each thread does.
     """
 
@@ -71,7 +72,7 @@ class Executor:
         observers: Sequence[Wrap] = (),
         matmul: str = FULL,
         profile: bool = False,
-        values: str = FULL,
+        precision: str = FULL,
     ) -> None:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
@@ -80,14 +81,14 @@ class Executor:
         self._device = device
         self._dtype = dtype
         self._matmul = matmul
-        self._values = values
+        self._precision = precision
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
         self._policy = policy
         self._maker = StepMaker(dtype, device, policy)
         self.is_observed = bool(observers)
         self._trains = trains
-        self._planner = RunPlanner(trains, itemsize, not observers, values != FULL)
+        self._planner = RunPlanner(trains, itemsize, not observers, precision != FULL)
         self._actions = StepActions(device, self.statistics)
         for wrap in observers:
             self._actions = wrap(self._actions)
@@ -274,7 +275,7 @@ class Executor:
             self._device.is_cuda,
             self._threads,
             self._matmul,
-            self._values,
+            self._precision,
         )
 
     def close(self) -> None:
@@ -322,7 +323,7 @@ class Executor:
 
     def _settings(self) -> Hashable:
         """The settings of graph and kernels that plans follow from."""
-        precisions = self._dtype.char, self._matmul, self._values
+        precisions = self._dtype.char, self._matmul, self._precision
         return self._policy, precisions, self._trains, settings()
 
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
@@ -363,25 +364,18 @@ class Executor:
             self._commits.add(stage.steps)
         elif stage.kind is StageKind.MULTIPLY:
             self._commits.add_products(stage.steps)
-        elif stage.kind is StageKind.NARROW:
-            for step in stage.steps:
-                step.cut(arena)
-        elif stage.kind in (StageKind.WIDEN, StageKind.WIDEN_SAVED):
+        elif stage.kind in FORMS:
             assert self._run.memory is not None
-            for step in stage.steps:
-                if stage.kind is StageKind.WIDEN:
-                    step.widen(self._run.memory.starts(step), arena)
-                else:
-                    step.widen_saved(self._run.memory.starts_saved(step), arena)
+            change_form(stage, self._run.memory, arena)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
             self._stages.run(stage, arena)
-            if self._values != FULL and not stage.is_backward:
+            if self._precision != FULL and not stage.is_backward:
                 assert self._run.memory is not None
                 rounded = self._run.memory.graph.rounded
                 for step in stage.steps:
-                    step.round(rounded.get(step, ()))
+                    round_step(step, rounded.get(step, ()))
 
     # After ----------------------------------------------------------------------------------------
 

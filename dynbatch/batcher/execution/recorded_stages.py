@@ -120,7 +120,7 @@ class StageWriter:
             return False
         (step,) = stage.steps
         if step.fused or step.narrow_saved or not step.node_type.comes_again(step.batch):
-            return False  # `cut` and `widen_saved` move what forward leaves
+            return False  # stages that narrow and widen move what it leaves
         before, gradients = _counters(step), step.gradients
         if gradients is not None and stage.is_backward:
             step.gradients = gradients.copy()

@@ -9,6 +9,7 @@ from operator import is_
 import numpy as np
 
 from dynbatch.backend import Array, Device
+from dynbatch.batcher.execution.forms import round_step
 from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.execution.recorded_stages import surroundings
 from dynbatch.batcher.execution.run import Arenas, apply
@@ -134,7 +135,7 @@ def _actions_of(
     """
     actions = _forward_actions(step, arena)
     if rounded:
-        actions.append((partial(step.round, rounded), True))
+        actions.append((partial(round_step, step, rounded), True))
     return actions
 
 

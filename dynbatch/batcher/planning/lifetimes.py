@@ -20,8 +20,13 @@ from dynbatch.batcher.planning.stages import (
 )
 from dynbatch.batcher.planning.whole_gradients import moves_all, tiled
 from dynbatch.batcher.steps.block import BatchInput, Block
-from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
-from dynbatch.batcher.steps.step_run import StepRun, halves_size
+from dynbatch.batcher.steps.placement import (
+    BackwardPlacement,
+    GradientTarget,
+    Placement,
+    halves_size,
+)
+from dynbatch.batcher.steps.step_run import StepRun
 
 END = 1 << 60
 """The last stage of a block that outlives its run."""

@@ -78,18 +78,10 @@ class MemoryPlan:
         """The first stage with the most elements alive, and their number: no arena is smaller."""
         return self.shared.fullest(len(self.stages))
 
-    def starts(self, step: StepRun) -> list[int | None]:
-        """First elements of a step's blocks once they are float32 again."""
-        return [None if row is None else self.offsets[row] for row in self.widened[step]]
-
     def read_by_backward(self, step: StepRun) -> list[int]:
         """The rows of what a step's forward left beside values, as its backward reads them."""
         widened = self.widened_saved.get(step, {})
         return [widened.get(name, row[0]) for name, row in self.placements[step].saved.items()]
-
-    def starts_saved(self, step: StepRun) -> dict[str, int]:
-        """First elements of what a step left beside values once it is float32 again."""
-        return {name: self.offsets[row] for name, row in self.widened_saved[step].items()}
 
     def best_left_wide(self, stage: int, most: int) -> list[Narrowable]:
         """The blocks, or arrays beside values, that had best stay float32 if here is the peak.

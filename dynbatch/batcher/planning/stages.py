@@ -54,6 +54,10 @@ class StageKind(Enum):
     """Make one product of what steps left for the gradient of a weight that several use."""
 
 
+FORMS = StageKind.NARROW, StageKind.WIDEN, StageKind.WIDEN_SAVED
+"""Stages that run no kernels of nodes: they change the form in which values lie."""
+
+
 class Stage(NamedTuple):
     """Steps that run side by side, and gradient blocks to clear before them."""
 

@@ -12,6 +12,11 @@ from typing import NamedTuple
 from dynbatch.batcher.steps.block import Block
 
 
+def halves_size(elements: int) -> int:
+    """Elements of an arena that so many numbers of 16 bits take."""
+    return -(-elements // 2)
+
+
 class Placement(NamedTuple):
     """One forward of a step.
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.steps.block import OF_STEPS, BatchInput, Block
@@ -16,7 +13,6 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.kernels.narrow import narrow, round_values, widen
 from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import Flops
@@ -308,46 +304,6 @@ class StepRun:
                     self.batch.launches += 1
         self.spans.append(("add gradients", begin, time.perf_counter()))
 
-    # Sixteen bits -------------------------------------------------------------------------------
-
-    def round(self, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Round what forward wrote to bfloat16, but for what is to be narrowed.
-
-        Args:
-            ranges: of each block, the elements to round; none where all are bfloat16 numbers.
-        """
-        for block, offset, rounded in zip_longest(self.blocks, self.narrow, ranges):
-            for start, end in rounded or () if offset is None else ():
-                round_values(block.values().flat[start:end])
-        if self.batch.saved:
-            for name in self.node_type.narrow_saved(self.batch):
-                if name not in self.narrow_saved:
-                    round_values(self.batch.saved[name].reshape(-1))
-
-    def cut(self, arena: Array) -> None:
-        """Round what forward wrote, and have the upper halves in the room for 16 bits."""
-        for block, offset in zip(self.blocks, self.narrow, strict=True):
-            if offset is not None:
-                narrow(block.values().flat, _halves(arena, offset, block.size))
-        for name, offset in self.narrow_saved.items():
-            flat = self.batch.saved[name].reshape(-1)
-            narrow(flat, _halves(arena, offset, flat.size))
-
-    def widen(self, starts: Sequence[int | None], arena: Array) -> None:
-        """Make float32 of the values that lie in 16 bits, from these elements of the arena on."""
-        for block, offset, start in zip(self.blocks, self.narrow, starts, strict=True):
-            if offset is not None and start is not None:
-                block.start = start
-                widen(_halves(arena, offset, block.size), block.values().flat)
-
-    def widen_saved(self, starts: Mapping[str, int], arena: Array) -> None:
-        """Do the same with what forward left beside values."""
-        saved = self.batch.saved
-        for name, start in starts.items():
-            like = saved[name]
-            saved[name] = _part(arena, start, like.size).reshape(like.shape)
-            widen(_halves(arena, self.narrow_saved[name], like.size), saved[name].reshape(-1))
-
     # Places ---------------------------------------------------------------------------------------
 
     def _pack(self, source: BatchInput, place: int | None, arena: Array) -> Ragged:
@@ -378,16 +334,6 @@ class StepRun:
                 assert target.scratch is not None
                 views.append(source.packed(arena, target.scratch))
         return views
-
-
-def halves_size(elements: int) -> int:
-    """Elements of an arena that so many numbers of 16 bits take."""
-    return -(-elements // 2)
-
-
-def _halves(arena: Array, start: int, elements: int) -> Array:
-    """Room in the arena for numbers of 16 bits."""
-    return _part(arena, start, halves_size(elements)).view(np.uint16)[:elements]
 
 
 def _part(arena: Array, start: int, elements: int) -> Array:

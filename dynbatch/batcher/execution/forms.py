@@ -1,0 +1,81 @@
+"""The forms of values in a graph of precision "bfloat16": rounded, in 16 bits, float32 again.
+
+`planning/narrowing.py` says which values are rounded, and a plan where they lie in which form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.narrowing import Ranges
+from dynbatch.batcher.planning.stages import Stage, StageKind
+from dynbatch.batcher.steps.placement import halves_size
+from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.kernels.narrow import narrow, round_values, widen
+from dynbatch.nodes.batch import Batch
+
+
+def round_step(step: StepRun, ranges: Sequence[Ranges]) -> None:
+    """Round what a step's forward wrote to bfloat16, but for what is to be narrowed.
+
+    Args:
+        ranges: of each block, the elements to round; none where all are bfloat16 numbers.
+    """
+    for block, offset, rounded in zip_longest(step.blocks, step.narrow, ranges):
+        for start, end in rounded or () if offset is None else ():
+            round_values(block.values().flat[start:end])
+    if step.batch.saved:
+        names = step.node_type.narrow_saved(step.batch)
+        round_saved(step.batch, [name for name in names if name not in step.narrow_saved])
+
+
+def round_saved(batch: Batch, names: Iterable[str]) -> None:
+    """Round what forward has left by these names."""
+    for name in names:
+        round_values(batch.saved[name].reshape(-1))
+
+
+def change_form(stage: Stage, plan: MemoryPlan, arena: Array) -> None:
+    """Do what a stage that narrows or widens is for."""
+    for step in stage.steps:
+        if stage.kind is StageKind.NARROW:
+            _narrow(step, arena)
+        elif stage.kind is StageKind.WIDEN:
+            _widen(step, plan, arena)
+        else:
+            _widen_saved(step, plan, arena)
+
+
+def _narrow(step: StepRun, arena: Array) -> None:
+    """Round what forward wrote, and have the upper halves in the room for 16 bits."""
+    for block, offset in zip(step.blocks, step.narrow, strict=True):
+        if offset is not None:
+            narrow(block.values().flat, _halves(arena, offset, block.size))
+    for name, offset in step.narrow_saved.items():
+        flat = step.batch.saved[name].reshape(-1)
+        narrow(flat, _halves(arena, offset, flat.size))
+
+
+def _widen(step: StepRun, plan: MemoryPlan, arena: Array) -> None:
+    for block, offset, row in zip(step.blocks, step.narrow, plan.widened[step], strict=True):
+        if offset is not None and row is not None:
+            block.start = plan.offsets[row]
+            widen(_halves(arena, offset, block.size), block.values().flat)
+
+
+def _widen_saved(step: StepRun, plan: MemoryPlan, arena: Array) -> None:
+    saved = step.batch.saved
+    for name, row in plan.widened_saved[step].items():
+        start, like = plan.offsets[row], saved[name]
+        saved[name] = arena[start : start + like.size].reshape(like.shape)
+        widen(_halves(arena, step.narrow_saved[name], like.size), saved[name].reshape(-1))
+
+
+def _halves(arena: Array, start: int, elements: int) -> Array:
+    """Room in the arena for numbers of 16 bits."""
+    return arena[start : start + halves_size(elements)].view(np.uint16)[:elements]
