@@ -167,8 +167,7 @@ class StepGraph:
             self._find_early()
             self._find_deferred()
             if narrowing is not None:
-                late = [s for stage in self.backward for s in stage if s not in self.early]
-                late = [step for step in late if step not in self.fused]
+                late = [step for stage in self.late() for step in stage]
                 self.narrowed = narrowing.narrowed(self.maker, late, self.kept)
                 self.narrowed_saved = narrowed_saved([s for s in late if s.block in self.maker])
 
@@ -197,6 +196,11 @@ class StepGraph:
                 self.backward.append([])
                 number = step.stage
             self.backward[-1].append(step)
+
+    def late(self) -> list[list[StepRun]]:
+        """The steps whose backward runs after forward, last stage first."""
+        before = self.early | self.fused
+        return [[step for step in stage if step not in before] for stage in self.backward]
 
     def _find_early(self) -> None:
         late_readers: set[Block] = set()
@@ -268,6 +272,7 @@ class StageSequence:
         self._graph = graph
         self._saving = saving
         self._done: set[StepRun] = set()
+        self._narrowed = graph.narrowed - saving.wide
         self._wide: set[StepRun] = set()  # whose values are float32 again
         self._groups: dict[StepRun, list[StepRun]] = {}  # by the last step of each
         for steps in graph.gathered:
@@ -281,11 +286,11 @@ class StageSequence:
             for part in parts:
                 self._forward(part)
             return
-        early, fused = graph.early, graph.fused
+        early = graph.early
         if early:
             for stage in graph.backward:
                 self._append(StageKind.BACKWARD, [step for step in stage if step in early])
-        late = [[s for s in stage if s not in early and s not in fused] for stage in graph.backward]
+        late = graph.late()
         self._forward(parts[0])
         for part in parts[1:-1]:
             members = {step for stage in part for step in stage}
@@ -313,10 +318,9 @@ class StageSequence:
                 self._append(StageKind.NARROW, [step for step in stage if self._narrows(step)])
 
     def _narrows(self, step: StepRun) -> bool:
-        graph, saving = self._graph, self._saving
-        blocks = [block for block in step.blocks if block in graph.narrowed]
-        saved = self._narrow_saved(step)
-        return step not in saving.recomputed and (bool(saved) or not saving.wide.issuperset(blocks))
+        if step in self._saving.recomputed:
+            return False
+        return not self._narrowed.isdisjoint(step.blocks) or bool(self._narrow_saved(step))
 
     def _narrow_saved(self, step: StepRun) -> list[str]:
         names = self._graph.narrowed_saved.get(step, ())
@@ -381,8 +385,7 @@ class StageSequence:
 
     def _widen_blocks(self, blocks: Iterable[Block]) -> None:
         graph = self._graph
-        narrowed = graph.narrowed - self._saving.wide
-        makers = dict.fromkeys([graph.maker[x] for x in blocks if x in narrowed])
+        makers = dict.fromkeys([graph.maker[x] for x in blocks if x in self._narrowed])
         narrow = [step for step in makers if step not in self._saving.recomputed]
         self._append(StageKind.WIDEN, [step for step in narrow if step not in self._wide])
         self._wide.update(narrow)
