@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.move import row_index
+from dynbatch.kernels.narrow import widen
 from dynbatch.kernels.runtime.dispatch import ROWS, kernel
 from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves
 
@@ -31,7 +32,10 @@ def read_rows(addresses: Array, out: Array, is_short: bool) -> None:
     first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
     for number, source in enumerate(addresses.tolist()):
         ctypes.memmove(first + number * size, source, size)
-    out[...] = (rows.astype(np.uint32) << 16).view(np.float32) if is_short else rows
+    if is_short:
+        short, rows = rows, np.empty(out.shape, out.dtype)
+        widen(short.reshape(-1), rows.reshape(-1))
+    out[...] = rows
 
 
 @kernel(c=ROWS, cuda=ROWS)
