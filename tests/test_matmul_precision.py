@@ -226,16 +226,20 @@ def differentiated(name, device, matmul, check=False):
     quick(["CRF, biaffine, text CNN", "binary trees", "wide seq2seq", "transformer"], MAKERS),
 )
 def test_gradients_are_those_of_rounded_factors_in_c_by_numpy_and_on_a_gpu(cuda, name, matmul):
-    """A product that one of them does not round would be as far off as rounding moves numbers.
+    """A product that one of them does not round moves a gradient as far as rounding does.
 
-    On a card that may be: there each product keeps to its bound, as the check holds it to.
+    So the mean distance tells, parameter by parameter: a state that falls to the other side of a
+    rounding boundary moves single elements as far, and few of them. On a card cuBLAS may round as
+    it likes: there each product keeps to its bound, as the check holds it to.
     """
     expected, whole = [differentiated(name, "cpu", each) for each in (matmul, "float32")]
     with reference_only():
         by_numpy = differentiated(name, "cpu", matmul)
     on_device = differentiated(name, "cuda", matmul, check=devices.has_gpu())
-    for found in (by_numpy, *([] if devices.has_gpu() else [on_device])):
-        assert distance(found, expected) < distance(whole, expected) / 4
+    for gradients in (by_numpy, *([] if devices.has_gpu() else [on_device])):
+        for a, b, unrounded in zip(gradients, expected, whole, strict=True):
+            effect = np.abs(unrounded - b).mean()
+            assert np.abs(a - b).mean() <= effect / 4 + 1e-6 * np.abs(b).mean()
 
 
 def after_training(name, device, matmul, **settings):
