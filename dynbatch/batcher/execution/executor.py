@@ -365,8 +365,7 @@ class Executor:
         elif stage.kind is StageKind.MULTIPLY:
             self._commits.add_products(stage.steps)
         elif stage.kind in FORMS:
-            assert self._run.memory is not None
-            change_form(stage, self._run.memory, arena)
+            change_form(stage, arena)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)

@@ -11,7 +11,6 @@ from itertools import zip_longest
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.narrowing import Ranges
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.steps.placement import halves_size
@@ -40,15 +39,28 @@ def round_saved(batch: Batch, names: Iterable[str]) -> None:
         round_values(batch.saved[name].reshape(-1))
 
 
-def change_form(stage: Stage, plan: MemoryPlan, arena: Array) -> None:
+def change_form(stage: Stage, arena: Array) -> None:
     """Do what a stage that narrows or widens is for."""
+    place_widened(stage)
     for step in stage.steps:
         if stage.kind is StageKind.NARROW:
             _narrow(step, arena)
         elif stage.kind is StageKind.WIDEN:
-            _widen(step, plan, arena)
+            _widen(step, arena)
         else:
-            _widen_saved(step, plan, arena)
+            _widen_saved(step, arena)
+
+
+def place_widened(stage: Stage) -> None:
+    """Have what a stage makes float32 again read from where it will lie."""
+    for step in stage.steps:
+        if stage.kind is StageKind.WIDEN:
+            for block, start in zip(step.blocks, step.widened, strict=True):
+                if start is not None:
+                    block.start = start
+        elif stage.kind is StageKind.WIDEN_SAVED:
+            for name, start in step.widened_saved.items():
+                step.saved[name] = start, *step.saved[name][1:]
 
 
 def _narrow(step: StepRun, arena: Array) -> None:
@@ -61,19 +73,17 @@ def _narrow(step: StepRun, arena: Array) -> None:
         narrow(flat, _halves(arena, offset, flat.size))
 
 
-def _widen(step: StepRun, plan: MemoryPlan, arena: Array) -> None:
-    for block, offset, row in zip(step.blocks, step.narrow, plan.widened[step], strict=True):
-        if offset is not None and row is not None:
-            block.start = plan.offsets[row]
+def _widen(step: StepRun, arena: Array) -> None:
+    for block, offset in zip(step.blocks, step.narrow, strict=True):
+        if offset is not None:
             widen(_halves(arena, offset, block.size), block.values().flat)
 
 
-def _widen_saved(step: StepRun, plan: MemoryPlan, arena: Array) -> None:
-    saved = step.batch.saved
-    for name, row in plan.widened_saved[step].items():
-        start, like = plan.offsets[row], saved[name]
-        saved[name] = arena[start : start + like.size].reshape(like.shape)
-        widen(_halves(arena, step.narrow_saved[name], like.size), saved[name].reshape(-1))
+def _widen_saved(step: StepRun, arena: Array) -> None:
+    step.place_saved(arena)
+    for name, offset in step.narrow_saved.items():
+        flat = step.batch.saved[name].reshape(-1)
+        widen(_halves(arena, offset, flat.size), flat)
 
 
 def _halves(arena: Array, start: int, elements: int) -> Array:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, Device
-from dynbatch.batcher.planning.stages import Stage, StageKind
+from dynbatch.batcher.execution.forms import place_widened
+from dynbatch.batcher.planning.stages import FORMS, Stage, StageKind
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cupy_types import address_of
@@ -63,10 +64,20 @@ class StageTrace(NamedTuple):
             step.gradients.buffer(parameter)
 
 
+class FormTrace(NamedTuple):
+    """The trace of a stage that changes the form of values."""
+
+    stage: Stage
+    end: int
+
+    def leave(self, begin: float, end: float) -> None:
+        place_widened(self.stage)
+
+
 class CallsOfStages:
     """Stages that follow one another, all in C."""
 
-    def __init__(self, tasks: WrittenCalls, traces: Sequence[StageTrace]) -> None:
+    def __init__(self, tasks: WrittenCalls, traces: Sequence[StageTrace | FormTrace]) -> None:
         self._tasks = tasks
         self._traces = traces
 
@@ -95,7 +106,7 @@ class StageWriter:
         self._work = work
         self._arenas = arenas
         self._tasks = Tasks()
-        self._traces: list[StageTrace] = []
+        self._traces: list[StageTrace | FormTrace] = []
 
     def run(self, stages: Iterable[Stage]) -> None:
         for stage in stages:
@@ -116,11 +127,13 @@ class StageWriter:
 
     def _write(self, stage: Stage) -> bool:
         """Run a stage whose work comes again, and write it down; else leave all as it is."""
+        if stage.kind in FORMS:
+            return self._write_form(stage)
         if len(stage.steps) > 1 or stage.kind not in (StageKind.FORWARD, StageKind.BACKWARD):
             return False
         (step,) = stage.steps
-        if step.fused or step.narrow_saved or not step.node_type.comes_again(step.batch):
-            return False  # stages that narrow and widen move what it leaves
+        if step.fused or not step.node_type.comes_again(step.batch):
+            return False
         before, gradients = _counters(step), step.gradients
         if gradients is not None and stage.is_backward:
             step.gradients = gradients.copy()
@@ -143,6 +156,15 @@ class StageWriter:
                 step.batch.launches - launches, [parameter for parameter, _ in left],
             )
         )  # fmt: skip
+        return True
+
+    def _write_form(self, stage: Stage) -> bool:
+        tasks = written(partial(self._work, stage))
+        if tasks is None:
+            return False
+        self._tasks.extend(tasks)
+        tasks.run()
+        self._traces.append(FormTrace(stage, len(self._tasks)))
         return True
 
 
@@ -213,8 +235,8 @@ class RecordedStages:
             if isinstance(turn, CallsOfStages):
                 turn.run()
                 continue
-            if turn.is_backward:
+            if turn.kind is not StageKind.FORWARD:
                 for step in turn.steps:
-                    if step in self._steps:  # forward was recorded
+                    if step in self._steps or step.narrow_saved:  # calls left, or moved it
                         step.place_saved(arena)
             work(turn)

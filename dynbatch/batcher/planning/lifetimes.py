@@ -6,7 +6,7 @@ of a table, and the walk hands out their numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
@@ -56,8 +56,6 @@ class LifetimeWalk:
         stages:     the stages.
         placements: of each step's forward; `recomputed`, of its second forward.
         backward:   of each step's backward.
-        widened:    rows of float32 values that were made of 16 bits; `widened_saved`, by name, of
-            what lies beside them.
         gradients:  row of each block's gradient.
         pairs:      blocks that may take the place of others; None where none may. Then no kernel
             adds to a gradient either, so that whoever looks at a step sees what it makes.
@@ -74,8 +72,6 @@ class LifetimeWalk:
         self.recomputed: dict[StepRun, Placement] = {}
         self.backward: dict[StepRun, BackwardPlacement] = {}
         self.gradients: dict[Block, int] = {}
-        self.widened: dict[StepRun, Sequence[int | None]] = {}
-        self.widened_saved: dict[StepRun, Mapping[str, int]] = {}
         self.pairs = InPlace() if in_place and graph.loss is not None else None
         self._graph = graph
         self._saving = saving
@@ -171,17 +167,17 @@ class LifetimeWalk:
         self.placements[step] = placement._replace(narrow=tuple(blocks), narrow_saved=saved)
 
     def _walk_widen(self, step: StepRun, time: int) -> None:
-        lasts, owner = self.table.lasts, step.node_type.__name__
+        placement, owner = self.placements[step], step.node_type.__name__
         rows: list[int | None] = []
-        for block, narrow in zip(step.blocks, self.placements[step].narrow, strict=True):
+        for block, narrow in zip(step.blocks, placement.narrow, strict=True):
             if narrow is None:
                 rows.append(None)
                 continue
-            lasts[narrow] = time
+            self.table.lasts[narrow] = time
             row = self.table.add(block.size, time, time, block.width, VALUES, owner)
             self._values[block] = row
             rows.append(row)
-        self.widened[step] = rows
+        self.placements[step] = placement._replace(widened=tuple(rows))
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
         placement, rows = self.placements[step], {}
@@ -191,7 +187,7 @@ class LifetimeWalk:
             rows[name] = self.table.add(
                 count * width, time, time, width, KEPT, step.node_type.__name__
             )
-        self.widened_saved[step] = rows
+        self.placements[step] = placement._replace(widened_saved=rows)
 
     def _read_inputs(
         self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None
@@ -249,8 +245,7 @@ class LifetimeWalk:
             if step.parameters or node_type.reads_values():
                 self._order.require_written(step.block)
         else:
-            for name, (row, _, _) in placement.saved.items():
-                row = self.widened_saved.get(step, {}).get(name, row)
+            for row in placement.read_by_backward():
                 lasts[row] = max(lasts[row], until)
         for block in step.blocks:
             row = self.gradients[block]

@@ -62,10 +62,9 @@ class LiveProfile:
         )
         self._saved = np.array([sum([sizes[row] for row in p.resting_saved()]) for p in placements])
         self._saved_last = [
-            2 * max([lasts[row] for row in plan.read_by_backward(step)], default=0)
-            for step in steps
+            2 * max([lasts[row] for row in p.read_by_backward()], default=0) for p in placements
         ]
-        wide = [[row for row in plan.widened.get(step, ()) if row is not None] for step in steps]
+        wide = [[row for row in p.widened if row is not None] for p in placements]
         self._last = [
             2 * max([lasts[row] for row in [*p.blocks, *again]])
             for p, again in zip(placements, wide, strict=True)

@@ -31,8 +31,7 @@ class MemoryPlan:
         graph:      the steps of the run.
         stages:     what runs, in order.
         placements: where each new step's forward has its arrays; `recomputed`, its second forward;
-            `backward`, each step's backward; `widened`, values that lay in 16 bits. Places are rows
-            of `blocks`.
+            `backward`, each step's backward. Places are rows of `blocks`.
         gradients:  row of each block's gradient.
         blocks:     all blocks of the arena.
         scratch:    workspaces of a run without a loss. All its values stay, and with them their
@@ -48,8 +47,6 @@ class MemoryPlan:
     placements: Mapping[StepRun, Placement]
     recomputed: Mapping[StepRun, Placement]
     backward: Mapping[StepRun, BackwardPlacement]
-    widened: Mapping[StepRun, Sequence[int | None]]
-    widened_saved: Mapping[StepRun, Mapping[str, int]]
     gradients: Mapping[Block, int]
     blocks: BlockTable
     scratch: BlockTable
@@ -78,11 +75,6 @@ class MemoryPlan:
         """The first stage with the most elements alive, and their number: no arena is smaller."""
         return self.shared.fullest(len(self.stages))
 
-    def read_by_backward(self, step: StepRun) -> list[int]:
-        """The rows of what a step's forward left beside values, as its backward reads them."""
-        widened = self.widened_saved.get(step, {})
-        return [widened.get(name, row[0]) for name, row in self.placements[step].saved.items()]
-
     def best_left_wide(self, stage: int, most: int) -> list[Narrowable]:
         """The blocks, or arrays beside values, that had best stay float32 if here is the peak.
 
@@ -103,14 +95,14 @@ class MemoryPlan:
                 again[key] += sizes[narrow]
 
         for step, placement in self.placements.items():
-            widened = self.widened.get(step, [None] * len(placement.narrow))
+            widened = placement.widened or [None] * len(placement.narrow)
             rows = zip(step.blocks, placement.narrow, placement.blocks, widened, strict=False)
-            for block, narrow, *wide in rows:
+            for block, narrow, *both in rows:
                 if narrow is not None:
-                    count(block, narrow, *wide)
-            saved = self.widened_saved.get(step, {})
+                    count(block, narrow, *both)
             for name, narrow in placement.narrow_saved.items():
-                count((step, name), narrow, placement.saved[name][0], saved.get(name))
+                both = [placement.saved[name][0], placement.widened_saved.get(name)]
+                count((step, name), narrow, *both)
         return [key for key, _ in (in_both or again).most_common(most)]
 
     def outlives(self, row: int) -> bool:
@@ -185,8 +177,6 @@ def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> Me
         walk.placements,
         walk.recomputed,
         walk.backward,
-        walk.widened,
-        walk.widened_saved,
         walk.gradients,
         walk.table,
         walk.scratch,

@@ -26,6 +26,7 @@ class Placement(NamedTuple):
     workspace: place and elements of scratch.
     narrow:    of each output that lies in 16 bits until backward, that place; else None.
     narrow_saved: likewise, by name, of what backward will read beside values.
+    widened:   places where these are float32 again; and `widened_saved`, by name.
     keeps:     `Batch.keeps`; and `recompute`, `Batch.recompute`.
     """
 
@@ -37,11 +38,17 @@ class Placement(NamedTuple):
     recompute: int
     narrow: tuple[int | None, ...] = ()
     narrow_saved: Mapping[str, int] = {}
+    widened: tuple[int | None, ...] = ()
+    widened_saved: Mapping[str, int] = {}
 
     def resting_blocks(self) -> list[int]:
         """The places of the output between forward and backward."""
         pairs = zip_longest(self.blocks, self.narrow)
         return [block if narrow is None else narrow for block, narrow in pairs]
+
+    def read_by_backward(self) -> list[int]:
+        """The places of what backward reads beside values."""
+        return [self.widened_saved.get(name, row) for name, (row, _, _) in self.saved.items()]
 
     def resting_saved(self) -> list[int]:
         """The places of what backward will read beside values until then."""

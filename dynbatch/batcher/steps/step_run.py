@@ -50,7 +50,7 @@ class StepRun:
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
     `narrow` has those of its blocks in 16 bits, or None; `narrow_saved`, by name, those of what
-    forward leaves beside values.
+    forward leaves beside values; `widened` and `widened_saved` where these are float32 again.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class StepRun:
         "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_saved", "node_type",
         "nodes", "num_batches", "num_nodes", "parameters", "planned", "prepare_seconds",
         "reads_output", "repacked", "saved", "scratch", "sources", "spans", "stage", "targets",
-        "workspace", "workspace_backward",
+        "widened", "widened_saved", "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -83,6 +83,8 @@ class StepRun:
         self.saved: dict[str, tuple[int, int, int]] = {}
         self.narrow: Sequence[int | None] = ()
         self.narrow_saved: Mapping[str, int] = {}
+        self.widened: Sequence[int | None] = ()
+        self.widened_saved: Mapping[str, int] = {}
         self.gradients: StepGradients | None = None
         self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
@@ -208,10 +210,16 @@ class StepRun:
         for source, packed in zip(self.sources, placement.packings, strict=True):
             source.packing = None if packed is None else offsets[packed]
         self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
-        self.narrow, self.narrow_saved = (), {}
+        self.narrow, self.narrow_saved, self.widened, self.widened_saved = (), {}, (), {}
         if placement.narrow:
-            self.narrow = [None if row is None else offsets[row] for row in placement.narrow]
-            self.narrow_saved = {name: offsets[row] for name, row in placement.narrow_saved.items()}
+            self.narrow, self.widened = [
+                [None if row is None else offsets[row] for row in rows]
+                for rows in (placement.narrow, placement.widened)
+            ]
+            self.narrow_saved, self.widened_saved = [
+                {name: offsets[row] for name, row in rows.items()}
+                for rows in (placement.narrow_saved, placement.widened_saved)
+            ]
         self.workspace = None
         if placement.workspace is not None:
             self.workspace = workspace, placement.workspace[1]
