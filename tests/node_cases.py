@@ -683,6 +683,9 @@ CASES = [
     Case("rms_norm", lambda graph, x, w: F.rms_norm(x, w), matrix, [(4,)],
          lambda torch, x, w: torch.nn.functional.rms_norm(x, (4,), w, 1e-6),
          {"RmsNormalization": 1}),
+    Case("rms_norm of heads", lambda graph, x, w: F.rms_norm(x, w, heads=2), matrix, [(2,)],
+         lambda torch, x, w: torch.nn.functional.rms_norm(
+             x.reshape(-1, 2), (2,), w, 1e-6).reshape(x.shape), {"RmsNormalization": 1}),
     *[Case(f"normalize by {p} over {over}",
            lambda graph, x, p=p, dim=dim: F.normalize(x, p, dim), at_least(1), (),
            lambda torch, x, p=p, dim=dim: torch.nn.functional.normalize(x, p, dim))
@@ -747,6 +750,14 @@ CASES = [
          grouped_memory, [(8, 4)], None, {"DotProductAttention": 1}),
     Case("attention, ALiBi", lambda graph, x: F.attention(x, x, heads=2, bias=F.alibi(2)), matrix,
          (), None, {"DotProductAttention": 1}),
+    Case("attention, softcap",
+         lambda graph, q, k, v, table: F.attention(
+             q, k, v, heads=4, kv_heads=2, bias=F.t5_bias(table, 9), softcap=0.7, window=3),
+         grouped_memory, [(8, 4)], None, {"DotProductAttention": 1}),
+    Case("attention, softcap of one head", lambda graph, q, k, v: F.attention(
+            q, k, v, softcap=0.5), query_and_memory, (),
+         lambda torch, q, k, v: (0.5 * (q @ k.T / q.shape[-1] ** 0.5 / 0.5).tanh()).softmax(-1) @ v,
+         {"DotProductAttention": 1}),
     Case("attention, dropout",
          lambda graph, q, k, v: F.attention(q, k, v, heads=4, kv_heads=2, dropout=0.3),
          grouped_memory, (), None, {"DropoutAttention": 1}),

@@ -27,24 +27,33 @@ HIDDEN = -1e30
 
 
 class Head(NamedTuple):
-    """One head of queries, with its head of keys and values, its weights p and gradient dy."""
+    """One head of queries, with its head of keys and values, its weights p and gradient dy.
+
+    capped: tanh of the scaled products over the softcap; None without one.
+    """
 
     q: Node
     k: Node
     v: Node
     p: Node
     dy: Node
+    capped: Node | None
 
     def of_scores(self) -> Node:
         """The gradient of the scores, p ⊙ (dp - Σ_j p_j dp_j) with dp = dy vᵀ."""
         weighted = self.p * (self.dy @ F.transpose(self.v))
         return weighted - self.p * F.sum(weighted, dim=-1)
 
+    def of_products(self, scale: float) -> Node:
+        """The gradient of q · k, before scale and softcap."""
+        ds = self.of_scores() * scale
+        return ds if self.capped is None else ds * (1 - self.capped * self.capped)
+
 
 @rule(DotProductAttention)
 def _attention(y: DotProductAttention, dy: Node) -> tuple[Made, ...]:
     heads = cache(lambda: list(_heads(y, dy)))
-    scores = cache(lambda: [head.of_scores() * y.scale for head in heads()])
+    scores = cache(lambda: [head.of_products(y.scale) for head in heads()])
 
     def of_queries() -> Node:
         parts = [ds @ head.k for ds, head in zip(scores(), heads(), strict=True)]
@@ -82,9 +91,13 @@ def _heads(y: DotProductAttention, dy: Node) -> Iterator[Head]:
     for h, (q_h, dy_h) in enumerate(zip(_cut(q, y.heads), _cut(dy, y.heads), strict=True)):
         k_h, v_h = ks[h // y.shared_by()], vs[h // y.shared_by()]
         scores = q_h @ F.transpose(k_h) * y.scale
+        capped = None
+        if y.softcap:
+            capped = F.tanh(scores / y.softcap)
+            scores = capped * y.softcap
         if y.bias is not None:
             scores = scores + _bias(y, h)
-        yield Head(q_h, k_h, v_h, weights_of(scores, mask), dy_h)
+        yield Head(q_h, k_h, v_h, weights_of(scores, mask), dy_h, capped)
 
 
 def _distances(y: DotProductAttention) -> Array:

@@ -34,7 +34,8 @@ class Scoring(NamedTuple):
     Head h has columns [h d, (h + 1) d) of the queries (N_q, heads · d), and head h // shared of
     keys and values, which have heads / shared heads. Probabilities are dropped with probability
     `p`; `streams` (K,) uint32 are the sentences' random streams, None where p = 0. Query i stands
-    at position starts[k] + i of sentence k, at i where there are no `starts`.
+    at position starts[k] + i of sentence k, at i where there are no `starts`. A `softcap` c > 0
+    makes c · tanh(score / c) of scores, before a bias is added.
     """
 
     heads: int
@@ -45,11 +46,17 @@ class Scoring(NamedTuple):
     p: float = 0.0
     streams: Array | None = None
     starts: Array | None = None
+    softcap: float = 0.0
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is one head, without a bias or dropout."""
-        return self.heads == 1 and self.bias is None and self.streams is None
+        """Whether there is one head, without a bias, dropout or a softcap."""
+        return self.heads == 1 and not self.is_extended
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether scores are more than scaled products, or probabilities are dropped."""
+        return self.bias is not None or self.streams is not None or self.softcap > 0
 
     @property
     def key(self) -> Hashable:
@@ -59,7 +66,8 @@ class Scoring(NamedTuple):
         is_plain = self.bias is None and self.streams is None and first.visible is None
         if not (is_plain and all([mask is first for mask in self.masks])):
             return None
-        return (self.heads, self.shared, first[:2], self.scales.tobytes(), self.starts is None)
+        of_scores = self.scales.tobytes(), self.softcap, self.starts is None
+        return (self.heads, self.shared, first[:2], *of_scores)
 
     def mask(self, sentence: int) -> Mask:
         """The mask of a sentence, by the distance of key and query in their arrays."""
@@ -102,6 +110,7 @@ class AttentionSentence(NamedTuple):
     p: float
     stream: np.generic | None
     start: int
+    softcap: float
 
     def block_shape(self) -> tuple[int, int]:
         """The number of queries in a block, and the most keys they see."""
@@ -116,14 +125,29 @@ class AttentionSentence(NamedTuple):
             last = min(count, first + rows)
             yield Tile(first, last, *self.mask.keys(first, last, keys))
 
-    def scores(self, block: Tile, scratch: Array) -> Array:
-        """scale · q kᵀ + bias of a block, (H, S, queries, keys) in `scratch`; -inf where hidden."""
-        shape = (*self.q.shape[:2], block.last - block.first, block.high - block.low)
+    def shape(self, block: Tile) -> tuple[int, ...]:
+        """The shape of a block's scores, (H, S, queries, keys)."""
+        return (*self.q.shape[:2], block.last - block.first, block.high - block.low)
+
+    def scores(self, block: Tile, scratch: Array, slopes: Array | None = None) -> Array:
+        """scale · q kᵀ + bias of a block, (H, S, queries, keys) in `scratch`; -inf where hidden.
+
+        Args:
+            slopes: overwritten with the derivative of the softcap, if there is one.
+        """
+        shape = self.shape(block)
         scores = scratch[: math.prod(shape)].reshape(shape)
         k = self.k[:, :, block.low : block.high]
         np.matmul(self.q[:, :, block.first : block.last], k.swapaxes(2, 3), out=scores)
         if self.scale != 1:
             np.multiply(scores, self.scale, out=scores)
+        if self.softcap:
+            np.divide(scores, self.softcap, out=scores)
+            np.tanh(scores, out=scores)
+            if slopes is not None:
+                np.multiply(scores, scores, out=slopes[: scores.size].reshape(shape))
+                np.subtract(1, slopes, out=slopes)
+            np.multiply(scores, self.softcap, out=scores)
         if self.bias is not None:
             first, last = block.first + self.start, block.last + self.start
             np.add(scores, self.bias.matrix(first, last, block.low, block.high), out=scores)
@@ -206,8 +230,9 @@ def attention_sentences(
         stream = None if scoring.streams is None else scoring.streams[i]
         start = 0 if scoring.starts is None else scoring.starts[i]
         yield AttentionSentence(
-            rows, keys, q, k, v, scoring.scales[i], scoring.mask(i), bias, scoring.p, stream, start
-        )
+            rows, keys, q, k, v, scoring.scales[i], scoring.mask(i), bias, scoring.p, stream, start,
+            scoring.softcap,
+        )  # fmt: skip
 
 
 def share(

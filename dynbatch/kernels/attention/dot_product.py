@@ -6,6 +6,7 @@ each query and head; backward recomputes the probabilities with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,10 +58,11 @@ def workspace_backward(
     """Elements of scratch for `dot_attention_backward`.
 
     Blocks of scores and derivatives, and of a bias also its gradient, once for each thread; with
-    dropout a block of its factors too.
+    dropout a block of its factors too, and one of the slopes of a softcap.
     """
     threads, block, bias = room_of(query_lengths, key_lengths, scoring)
-    return bias + threads * ((2 if scoring.streams is None else 3) * block + bias)
+    blocks = 2 + (scoring.streams is not None) + (scoring.softcap > 0)
+    return bias + threads * (blocks * block + bias)
 
 
 @kernel("queries", c=HOST, cuda=HOST)
@@ -69,7 +71,8 @@ def dot_attention(
 ) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j + bias_j-i), of each sentence.
 
-    Heads attend each for itself, and p_ij may be dropped. A query that sees no key gives zeros.
+    Heads attend each for itself, and p_ij may be dropped; a softcap bounds scaled products. A query
+    that sees no key gives zeros.
 
     Args:
         out:      (N_q, E), overwritten.
@@ -149,6 +152,7 @@ def dot_attention_backward(
         ds_ij = p_ij (dp_ij - Σ_j p_ij dp_ij);  dbias_d = Σ_j-i=d ds_ij
         dq = scale · ds k;  dk = scale · dsᵀ q;  dv = pᵀ dout
 
+    A softcap's slope 1 - tanh² is a factor of ds in dq and dk.
     With dropout the factors of p, 0 or 1/(1 - p), are factors of dp and of the p in dv.
 
     Args:
@@ -214,7 +218,11 @@ def _block_backward(
         if dq is not None:
             dq[:, :, rows] = 0
         return
-    p = sentence.scores(block, scratch)
+    slopes = None
+    if sentence.softcap:
+        size = math.prod(sentence.shape(block))
+        slopes = scratch[(2 + (sentence.stream is not None)) * size :][:size]
+    p = sentence.scores(block, scratch, slopes)
     np.subtract(p, sums[:, :, rows, None], out=p)
     np.exp(p, out=p)
     dropped, factors = p, None
@@ -235,6 +243,8 @@ def _block_backward(
     softmax_backward(p, ds, None if means is None else means[:, :, rows])
     if dbias is not None:
         dbias.add(ds, block.first, block.low)
+    if slopes is not None:
+        np.multiply(ds, slopes.reshape(ds.shape), out=ds)
     if sentence.scale != 1:
         np.multiply(ds, sentence.scale, out=ds)
     if dq is not None:

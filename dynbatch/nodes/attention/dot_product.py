@@ -27,17 +27,18 @@ from dynbatch.ragged import Ragged
 class DotProductAttention(AttentionBase):
     """y_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j + b_j-i), in each of `heads` heads.
 
-    A query that sees no key (all masked, or S = 0) gives zeros.
+    With a softcap c scaled products s are c · tanh(s / c). A query that sees no key (all masked, or
+    S = 0) gives zeros.
 
-    Batches with:  every other one of the same heads, widths and bias, whatever the lengths, scales
-        and masks.
+    Batches with:  every other one of the same heads, widths, bias and softcap, whatever the
+        lengths, scales and masks.
     Cost:  keeps log Σ exp(score) of each query and head; scores are recomputed in backward, for a
         bounded block of one sentence at a time.
     """
 
     stream_name = "DotAttention"
-    __slots__ = ("bias", "heads", "kv_heads", "scale", "table")
-    static: ClassVar[tuple[str, ...]] = ("heads", "kv_heads", "bias", "table")
+    __slots__ = ("bias", "heads", "kv_heads", "scale", "softcap", "table")
+    static: ClassVar[tuple[str, ...]] = ("heads", "kv_heads", "bias", "table", "softcap")
     shape_rule = (
         "q (T, heads · d)|(heads · d,), k (S, kv_heads · d), v (S, kv_heads · e)"
         " -> (T, heads · e)|(heads · e,)"
@@ -47,6 +48,7 @@ class DotProductAttention(AttentionBase):
     scale: float
     bias: BiasRule | None
     table: Parameter | None
+    softcap: float
 
     def check_shape(self, *shapes: Shape) -> None:
         heads = self.heads
@@ -112,7 +114,8 @@ class DotProductAttention(AttentionBase):
         if len(scales) != len(masks):
             scales = np.broadcast_to(scales, len(masks))
         bias = score_bias(first.bias, first.table, batch.dtype)
-        return Scoring(first.heads, scales, masks, first.shared_by(), bias)
+        shared = first.shared_by()
+        return Scoring(first.heads, scales, masks, shared, bias, softcap=first.softcap)
 
     @classmethod
     def masks(cls, batch: Batch) -> list[Mask]:
@@ -126,7 +129,7 @@ class DotProductAttention(AttentionBase):
         return super().masks(batch)
 
     def unmasked_scores(self) -> StepScores | None:
-        if self.heads > 1 or self.bias is not None or self.draws:
+        if self.heads > 1 or self.bias is not None or self.draws or self.softcap:
             return None
         return StepScores(None, self.scale)
 
@@ -186,6 +189,7 @@ def attention(
     kv_heads: int | None = None,
     bias: DistanceBias | None = None,
     dropout: float = 0.0,
+    softcap: float | None = None,
 ) -> Node:
     """Dot-product attention of one sentence, as `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -206,6 +210,7 @@ def attention(
         dropout:  the probability with which a softmax's probability is set to 0; the others are
             scaled by 1 / (1 - dropout). What is dropped follows from the graph's seed and from the
             sentence, as in `F.dropout`, and never from the mini-batch. Give 0.0 in evaluation.
+        softcap:  c > 0 bounds the scaled scores s by c · tanh(s / c), before a bias is added.
 
     Query i stands at position i, key j at position j, for `causal`, `window` and `bias` alike.
 
@@ -218,10 +223,10 @@ def attention(
             heads, the bias is for another number of heads, or window < 0.
         DtypeError: the mask is not boolean, the window no integer, the bias no such value, or its
             table not of the graph's dtype.
-        ArgumentError: dropout is not between 0 and 1.
+        ArgumentError: dropout is not between 0 and 1, or softcap not above 0.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped queries: Ainslie et al. 2023,
-        arXiv:2305.13245, section 2.2.
+        arXiv:2305.13245, section 2.2; softcap: Gemma Team 2024, arXiv:2408.00118, section 2.
     """
     values = keys if values is None else values
     query, keys, values = nodes_of("attention", query, keys, values)
@@ -233,6 +238,7 @@ def attention(
     attributes = {
         "heads": heads, "kv_heads": kv_heads, "scale": float(scale), "mask": mask,
         "bias": rule, "table": table,
+        "softcap": 0.0 if softcap is None else number("attention", "softcap", softcap, "(0, inf)"),
     }  # fmt: skip
     p = number("attention", "dropout", dropout, "[0, 1]") if dropout else 0.0
     if not p:

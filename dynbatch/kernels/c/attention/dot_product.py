@@ -169,13 +169,16 @@ def _room_of_lone(
 
 
 def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
-    """Elements of p and ds of SIDE queries and all keys that they see, for one thread."""
+    """Elements of p and ds of SIDE queries and all keys that they see, for one thread.
+
+    With a softcap those of its slopes too.
+    """
     lengths = key_lengths if isinstance(key_lengths, Sequence) else key_lengths.tolist()
     spans = [
         min(count, mask.left + mask.right + SIDE)
         for count, mask in zip(lengths, scoring.masks, strict=True)
     ]
-    return 2 * SIDE * max(spans, default=0)
+    return (2 + (scoring.softcap > 0)) * SIDE * max(spans, default=0)
 
 
 def _num_shards(pairs: Array, scoring: Scoring) -> int:
@@ -278,8 +281,8 @@ class AttentionCall:
     ) -> None:  # fmt: skip
         places = [address(x) or 0 for x in (*self.arrays, *self.gradients)]
         strides = [0 if x is None else row_stride(x) for x in self.gradients[:3]]
-        table = np.array([*places, *self.sizes, *strides, 0], np.int64)
-        table[-1:].view(np.float64)[0] = self.scoring.p
+        table = np.array([*places, *self.sizes, *strides, 0, 0], np.int64)
+        table[-2:].view(np.float64)[:] = self.scoring.p, self.scoring.softcap
         room_of = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
         parts = zip(shares, room_of, strict=True)
         rows = [(*span, address(table), *room) for span, room in parts]

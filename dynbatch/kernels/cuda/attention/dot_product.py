@@ -44,7 +44,7 @@ that has a single query.
 
 
 class KernelForm(NamedTuple):
-    """The kernels to run: the plain ones, those with a bias and dropout, or on tensor cores.
+    """The kernels to run: plain, extended by softcap, bias and dropout, or on tensor cores.
 
     kind: behind the kernels' names. side: queries, or keys, of a tile. block: threads. extension,
     starts, last: their last parameters; backward has no `starts`.
@@ -139,8 +139,8 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
-    For sentences with one query the first launch does everything, unless heads share keys or there
-    is a bias or dropout. The gradient of a bias takes a launch and a sum.
+    For sentences with one query the first launch does everything, unless heads share keys or
+    scoring is extended. The gradient of a bias takes a launch and a sum.
     """
     attend_backward(packed, scoring, log_sums, out, dout, wanted, scratch)
 
@@ -247,7 +247,7 @@ def _form(packed: PackedAttention, scoring: Scoring, *others: Array | None) -> K
         extension = _extension(packed, scoring)
         last = (of_products() == "bfloat16",)
         return KernelForm("_mma", MMA_TILE, (MMA_THREADS,), extension, scoring.starts, last)
-    if scoring.bias is not None or scoring.streams is not None:
+    if scoring.is_extended:
         extension = _extension(packed, scoring)
         return KernelForm("_extended", TILE, (THREADS,), extension, scoring.starts)
     return KernelForm("", TILE, (ALONE_THREADS if is_lone else THREADS,))
@@ -264,7 +264,7 @@ def fits_tensor_cores(matrices: Sequence[Array], packed: PackedAttention, scorin
 
 
 def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
-    """The arguments of kernels for a bias and dropout."""
+    """The arguments of kernels for a bias, dropout and a softcap."""
     bias, streams = scoring.bias, scoring.streams
     table: tuple[Argument, ...] = (None, None, 0)
     if bias is not None:
@@ -275,4 +275,4 @@ def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...
             rows = bias.rule.rows(np.arange(distances.start, distances.stop))
             table = (bias.numbers, rows, -distances.start)
     bounds, scales = bounds_and_scales(np.array([scoring.p]), packed.queries.dtype)
-    return (*table, streams, int(bounds[0]), float(scales[0]))
+    return (*table, streams, int(bounds[0]), float(scales[0]), scoring.softcap)

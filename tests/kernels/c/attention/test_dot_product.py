@@ -80,7 +80,10 @@ class Case:
         streams = rng.integers(0, 1 << 32, self.count, np.uint32) if p else None
         scales = rng.random(self.count) / width**0.5
         masks = masks_of(rng, self.queries, self.keys)
-        self.scoring = Scoring(heads, scales, masks, self.shared, bias, p, streams)
+        softcap = float(rng.choice([0, 0.6]))
+        self.scoring = Scoring(
+            heads, scales, masks, self.shared, bias, p, streams, softcap=softcap
+        )  # fmt: skip
 
     def run(self, dtype: type, only: int | None = None) -> list[Array]:
         """Everything that forward and backward leave, of all sentences or one."""

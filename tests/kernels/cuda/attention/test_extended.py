@@ -80,6 +80,15 @@ def test_dropout(cupy, dtype, lengths, heads, shared, widths, kind, has_bias):
         assert_backward(packed, scoring, wanted, 4 if has_bias else 2, knows_out)
 
 
+@pytest.mark.parametrize(("lengths", "heads", "shared", "widths", "kind"), CASES[1:3])
+def test_a_softcap_before_the_bias(cupy, dtype, lengths, heads, shared, widths, kind):
+    packed = packed_of(dtype, lengths, widths, shared)
+    capped = scoring_of(dtype, lengths, heads, kind, widths[0], shared)._replace(softcap=0.6)
+    for scoring in (capped, biased(capped)):
+        assert_forward(packed, scoring)
+        assert_backward(packed, scoring, wanted_of(packed))
+
+
 def test_all_or_nothing_may_be_dropped(cupy, dtype):
     packed, scoring = packed_of(dtype, SHORT, (3, 2)), scoring_of(dtype, SHORT)
     for p in (1.0, 2.0**-40):

@@ -54,12 +54,12 @@ def paged(cupy, rows, lengths, split, height=32, is_short=False):
 
 
 @pytest.mark.parametrize("height", [32, 1, exhaustive(8)])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("bias", "softcap"), [(False, 0.0), (True, 0.4)])
 @pytest.mark.parametrize("mask", [NO_MASK, Mask(UNBOUNDED, 0), Mask(9, 0)])
 @pytest.mark.parametrize("new", [(1, 1, 1, 1), (5, 40, 1, 2)])
 @pytest.mark.parametrize("is_short", [False, True])
 def test_queries_over_pages_are_those_over_one_run_of_rows(
-    cupy, dtype, is_short, new, mask, bias, height
+    cupy, dtype, is_short, new, mask, bias, softcap, height
 ):
     if is_short and dtype != "float32":
         pytest.skip("nothing of float64 is kept in bfloat16")
@@ -69,7 +69,9 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(
     rows = round_to(rows, "bfloat16") if is_short else rows
     slopes = ScoreBias(np.linspace(-0.1, 0.1, HEADS).astype(dtype)[None], None) if bias else None
     starts = None if mask is NO_MASK and not bias else BEFORE
-    scoring = Scoring(HEADS, np.full(4, 0.3, dtype), [mask] * 4, SHARED, slopes, starts=starts)
+    scoring = Scoring(
+        HEADS, np.full(4, 0.3, dtype), [mask] * 4, SHARED, slopes, starts=starts, softcap=softcap
+    )  # fmt: skip
     keys, values = np.split(rows, 2, axis=1)
     packed = PackedAttention(q, keys.copy(), values.copy(), offsets_of(new), offsets_of(lengths))
     expected = np.empty_like(q)

@@ -50,6 +50,7 @@ static void attend(const Head* head) {
                     scores_of(span.count, q, call->query_row, k, call->key_width, head->scale,
                         turned, key > span.low, at);
             }
+            if (call->softcap > 0) cap(span.count, keys, (REAL)call->softcap, scores, NULL);
             if (extends) extend(head, span, start, keys, scores);
             for (ptrdiff_t i = 0; i < span.count; i += LANES)
                 soften(keys, scores + i, peaks + i, totals + i, factors + i);
@@ -80,7 +81,7 @@ static void attend(const Head* head) {
     }
 }
 
-// out_i = Σ_j p_ij v_j, p_ij = softmax_j(scale q_i · k_j + bias_ij), of the heads of keys `group` to
+// out_i = Σ_j p_ij v_j, p_ij = softmax_j(scale q_i · k_j + bias_ij), a softcap before the bias, of the heads of keys `group` to
 // group + groups - 1: numbers `first` to last - 1 of those, sentence by sentence.
 EXPORT void dot_attention(
     ptrdiff_t first, ptrdiff_t last, ptrdiff_t group, ptrdiff_t groups, const int64_t* table) {
@@ -132,11 +133,12 @@ static void attend_backward(const Head* head, REAL* p) {
         const REAL *q = head->q + first * call->query_row, *dy = head->out + first * call->out_row;
         const REAL *k = head->k + span.low * call->key_row,
                    *v = head->v + span.low * call->value_row;
-        REAL* dp = p + keys * SIDE;
+        REAL *dp = p + keys * SIDE, *of_cap = dp + keys * SIDE;
         for (ptrdiff_t i = 0; i < SIDE; i++)
             log_sums[i] = i < count ? head->log_sums[(first + i) * call->heads] : INFINITY;
         scores_of(count, q, call->query_row, (Rows){k, keys, call->key_row, 0}, width, head->scale,
             turned, 0, p);
+        if (call->softcap > 0) cap(count, keys, (REAL)call->softcap, p, of_cap);
         if (is_extended(head, span)) extend(head, span, span.low, keys, p);
         for (ptrdiff_t i = 0; i < count; i += LANES) weigh(keys, p + i, log_sums + i);
         if (call->dqueries || call->dkeys || call->dbias) {
@@ -148,6 +150,8 @@ static void attend_backward(const Head* head, REAL* p) {
                                       : NULL;
             EACH_VECTOR(i, n, count)
             slopes(keys, n, p + i, dp + i, head->scale, dbias ? dbias + i : NULL);
+            for (ptrdiff_t i = 0; call->softcap > 0 && i < keys * SIDE; i += LANES)
+                store(dp + i, load(dp + i) * load(of_cap + i));
         }
         if (call->dqueries) {
             REAL* dq = call->dqueries + (query + first) * call->dquery_row + head->head * width;
@@ -170,9 +174,10 @@ static void clear(ptrdiff_t rows, ptrdiff_t row, ptrdiff_t width, REAL* x) {
 }
 
 // With p = exp(score - log_sum) and dp_ij = dout_i · v_j: ds = p (dp - Σ_j p dp), dq = scale ds k,
-// dk = scale dsᵀ q, dv = pᵀ dout, and the bias's ds of each distance. `out` is dout. A head of keys
+// dk = scale dsᵀ q, dv = pᵀ dout, and the bias's ds of each distance; a softcap's slope times ds is in
+// its place in dq and dk. `out` is dout. A head of keys
 // sums over the heads of queries that read it, and over their queries, in order. `room` is for p and
-// ds of SIDE queries and the keys that they see.
+// ds of SIDE queries and the keys that they see, and with a softcap for its slopes.
 EXPORT void dot_attention_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t group,
     ptrdiff_t groups, const int64_t* table, REAL* room) {
     const Call* call = (const Call*)table;

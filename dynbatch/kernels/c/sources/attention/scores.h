@@ -30,7 +30,7 @@ typedef struct {
     int64_t page_rows, is_short;  // numbers in pages are bfloat16
     int64_t accumulate;
     int64_t dquery_row, dkey_row, dvalue_row;
-    double p;
+    double p, softcap;  // 0 for none
 } Call;
 
 // One head of a sentence.
@@ -150,6 +150,17 @@ static void scores_of_one(
         c += part;
     } while (c < width);
     for (ptrdiff_t j = 0; j < others.n; j++) scores[j * SIDE] = row[j];
+}
+
+// Bound scores by c tanh(score / c), and leave the slope of that, 1 - tanh², unless that is NULL.
+static __attribute__((noinline)) void cap(
+    ptrdiff_t count, ptrdiff_t keys, REAL softcap, REAL* scores, REAL* slopes) {
+    for (ptrdiff_t j = 0; j < keys; j++)
+        for (ptrdiff_t i = 0; i < count; i += LANES) {
+            vector u = tanh_of(load(scores + j * SIDE + i) / softcap);
+            store(scores + j * SIDE + i, u * softcap);
+            if (slopes) store(slopes + j * SIDE + i, 1 - u * u);
+        }
 }
 
 // Add the bias to scores of keys from `low` on, and put -infinity where a query does not see a key.

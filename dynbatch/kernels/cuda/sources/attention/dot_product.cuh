@@ -23,7 +23,7 @@
 // scores, and scores made again in backward.
 
 //
-// The kernels named `…_extended` also have a bias and dropout; the others are compiled without.
+// The kernels named `…_extended` also have a softcap, a bias and dropout; the others are compiled without.
 
 typedef Rows<const REAL> Input;
 typedef Rows<REAL> Output;
@@ -57,7 +57,7 @@ struct Work {
     Input q, k, v, out, dy;
     Output y, dq, dk, dv;
     REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
-    REAL scale;
+    REAL scale, softcap;     // 0: none
     Mask mask;
     Bias bias;
     Drop drop;
@@ -76,10 +76,27 @@ struct Work {
     // The score of a query and a key that it sees, from their product.
     template <bool EXTENDED>
     __device__ __forceinline__ REAL score(REAL product, int i, int j) const {
-        const REAL score = product * scale;
-        if constexpr (EXTENDED)
-            if (bias.numbers) return score + bias.of(j - i);
+        REAL score = product * scale;
+        if constexpr (EXTENDED) {
+            if (softcap > 0) score = softcap * tanh(score / softcap);
+            if (bias.numbers) score += bias.of(j - i);
+        }
         return score;
+    }
+
+    // The gradient of the product, from that of the probability p. A softcap's slope, 1 - tanh²,
+    // follows from p, since the product is no longer there: tanh = (log p + log_sum - bias) / c.
+    template <bool EXTENDED>
+    __device__ __forceinline__ REAL slope(REAL p, REAL dp, REAL mean, int i, int j) const {
+        const REAL slope = scale * (p * (dp - mean));
+        if constexpr (EXTENDED)
+            if (softcap > 0 && p > 0) {
+                REAL score = log(p) + log_sums[i * heads];
+                if (bias.numbers) score -= bias.of(j - i);
+                const REAL u = score / softcap;
+                return slope * (1 - u * u);
+            }
+        return slope;
     }
 
     // A number of query i and key j times 0 or, if the pair is kept, the scale.
@@ -92,7 +109,7 @@ struct Work {
     }
 };
 
-// What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0;
+// What extended kernels have for all sentences: a softcap, a bias, and which of `rows` is that of distance 0;
 // each sentence's random stream, the least bits that keep a pair, and what it is scaled by; the
 // position of each sentence's first query, or NULL for 0.
 struct Extension {
@@ -101,7 +118,7 @@ struct Extension {
     int zero;
     const unsigned* streams;
     unsigned bound;
-    REAL scale;
+    REAL scale, softcap;
     const int* starts;
 };
 
@@ -162,7 +179,8 @@ struct Tables {
 
     // After `find`.
     __device__ __forceinline__ void extend(Work& work, Extension extension, int head) const {
-        const auto [bias, rows, zero, streams, bound, scale, starts] = extension;
+        const auto [bias, rows, zero, streams, bound, scale, softcap, starts] = extension;
+        work.softcap = softcap;
         const int start = starts ? starts[sentence()] : 0;
         work.bias = {bias ? bias + head : nullptr, rows ? rows + zero : nullptr, heads, start};
         const unsigned first = (unsigned)head * (unsigned)work.queries * (unsigned)work.keys;
@@ -186,9 +204,4 @@ __device__ __forceinline__ REAL shift_of(REAL peak) { return peak == -infinity()
 // The logarithm of Σ exp(score).
 __device__ __forceinline__ REAL log_sum_of(REAL peak, REAL total) {
     return total == 0 ? infinity() : log(total) + shift_of(peak);
-}
-
-// The gradient of a score's product, from the probability and that of its own.
-__device__ __forceinline__ REAL slope(REAL p, REAL dp, REAL mean, REAL scale) {
-    return scale * (p * (dp - mean));
 }

@@ -56,7 +56,9 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
                 for (int k = 0; k < OTHERS && k < seen; k += WARP) {
                     REAL& weight = p[k].of[r];
                     if (pass == 0) sum += weight * dp[k].of[r];
-                    else weight = slope(weight, dp[k].of[r], means[own + r], work.scale);
+                    else
+                        weight = work.slope<EXTENDED>(
+                            weight, dp[k].of[r], means[own + r], row + r, start + lane + k);
                 }
                 if (pass == 0) add_to_mean(own + r, sum);
             }
@@ -105,11 +107,13 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
             }
             for (int n = warp; n < count; n += warps) {
                 put(work.dv, start + n, p[n], work.dy.first);
-                put(work.dk, start + n, slope(p[n], dp[n], mean, work.scale), work.q.first);
+                put(work.dk, start + n, work.slope<false>(p[n], dp[n], mean, 0, 0), work.q.first);
             }
             sums_of_columns<REAL>(
                 count, work.dq.first ? rows.width : 0,
-                [&](int n, int c) { return slope(p[n], dp[n], mean, work.scale) * rows.row(n)[c]; },
+                [&](int n, int c) {
+                    return work.slope<false>(p[n], dp[n], mean, 0, 0) * rows.row(n)[c];
+                },
                 [&](int c, REAL sum) {
                     REAL* place = work.dq.first + c;
                     *place = start ? *place + sum : sum;
@@ -167,7 +171,7 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
             const int k = n / ROWS * WARP, i = first + k, r = n % ROWS;
             const REAL mean = i < high ? work.means[i * work.heads] : (REAL)0;
             const REAL own_dp = work.dropped<EXTENDED>(dp[k].of[r], i, row + r);
-            p[k].of[r] = slope(p[k].of[r], own_dp, mean, work.scale);
+            p[k].of[r] = work.slope<EXTENDED>(p[k].of[r], own_dp, mean, i, row + r);
         }
         add(dk, work.dk, weights[own / ROWS], work.q.from(start));
     }
@@ -224,12 +228,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
-        const unsigned* streams, unsigned bound, REAL scale) {
+        const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
         dvalue_row};
     queries_block<true>(queries, keys, values, log_sums, out, dout, means, dqueries, nullptr,
-        nullptr, false, tables, {bias, rows, zero, streams, bound, scale});
+        nullptr, false, tables, {bias, rows, zero, streams, bound, scale, softcap});
 }
 
 template <bool EXTENDED>
@@ -276,12 +280,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
-        const unsigned* streams, unsigned bound, REAL scale) {
+        const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
         dvalue_row};
     keys_block<true>(queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate,
-        tables, {bias, rows, zero, streams, bound, scale});
+        tables, {bias, rows, zero, streams, bound, scale, softcap});
 }
 
 // The gradient of a bias's table, by up to 32 queries of a sentence in one head: row r of `sums` becomes
@@ -340,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias
     const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
     int sentences, int heads, int shared, int key_width, int value_width, int query_row,
     int key_row, int value_row, int dquery_row, int dkey_row, int dvalue_row, const REAL* bias,
-    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale) {
+    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
@@ -348,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale}, blockIdx.y);
+        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap}, blockIdx.y);
     }
     __syncthreads();
     slopes_of_rows(work, sums + (long long)blockIdx.x * count * heads + blockIdx.y, count);

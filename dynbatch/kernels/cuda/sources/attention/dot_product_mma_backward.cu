@@ -46,7 +46,7 @@ __device__ __forceinline__ void slopes_of_queries(
                         p[n][e] = sees ? exp(work.score<true>(p[n][e], i, j) - log_sum[r]) : 0;
                         dp[n][e] = work.dropped<true>(dp[n][e], i, j);
                         if (pass == 0) mean[r] += p[n][e] * dp[n][e];
-                        else p[n][e] = slope(p[n][e], dp[n][e], mean[r], work.scale);
+                        else p[n][e] = work.slope<true>(p[n][e], dp[n][e], mean[r], i, j);
                     }
                 if (pass == 1) add_weighted<P>(dq, p, key_tile, work.k.width);
             }
@@ -108,7 +108,8 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, Tile& query_til
                         for (int e = 0; e < 4; ++e) {
                             const int column = lane.column(n, e), i = start + column;
                             const REAL own_dp = work.dropped<true>(dp[n][e], i, row + lane.row(e));
-                            p[n][e] = slope(p[n][e], own_dp, means[column], work.scale);
+                            p[n][e] = work.slope<true>(
+                                p[n][e], own_dp, means[column], i, row + lane.row(e));
                         }
                     add_weighted<P>(dk, p, query_tile, work.k.width);
                 }
@@ -142,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(128, 3)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
-        const unsigned* streams, unsigned bound, REAL scale, bool short_factors) {
+        const unsigned* streams, unsigned bound, REAL scale, REAL softcap, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
@@ -151,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(128, 3)
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, MMA_SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale}, blockIdx.y);
+        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap}, blockIdx.y);
         work.out = tables.head_of(out, work.query, value_width, blockIdx.y);
         work.dq = tables.columns_of(dqueries, work.query, dquery_row, key_width, blockIdx.y);
     }
@@ -168,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(128, 2)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
-        const unsigned* streams, unsigned bound, REAL scale, bool short_factors) {
+        const unsigned* streams, unsigned bound, REAL scale, REAL softcap, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
@@ -178,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(128, 2)
         const int head = blockIdx.y * shared;
         tables.find(work, queries, keys, values, log_sums, head, MMA_SIDE);
         tables.find_gradients(work, dout, means, dkeys, dvalues, head);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale}, head);
+        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap}, head);
     }
     __syncthreads();
     auto next_head = [&] {
