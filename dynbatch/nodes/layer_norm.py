@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
+from dynbatch.arguments import size
 from dynbatch.backend import Array
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.arguments import check_parameter
@@ -40,6 +41,7 @@ class FeatureNormalization(Operation):
     weight: Parameter | None
     bias: Parameter | None
     eps: float
+    heads: int = 1
 
     @classmethod
     def keeps_input(cls, batch: Batch) -> bool:
@@ -53,16 +55,15 @@ class FeatureNormalization(Operation):
     @classmethod
     def comes_again(cls, batch: Batch) -> bool:
         node = batch.first
-        lost = kernels.lost_columns(*cls.weight_and_bias(node), node.width)
+        lost = kernels.lost_columns(*cls.weight_and_bias(node), node.width // node.heads)
         return cls.is_built_in and not lost.size
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        numbers = (batch.rows, batch.first.heads)
         if not cls.keeps_input(batch):
-            return {"rstd": (batch.rows, 1)}
-        return dict.fromkeys(cls.statistics, (batch.rows, 1)) | {
-            "input": (batch.rows, batch.first.width)
-        }
+            return {"rstd": numbers}
+        return dict.fromkeys(cls.statistics, numbers) | {"input": (batch.rows, batch.first.width)}
 
     @classmethod
     def narrow_saved(cls, batch: Batch) -> Collection[str]:
@@ -70,8 +71,8 @@ class FeatureNormalization(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        node, x = batch.first, xs[0].values
-        saved = batch.saved if batch.keeps else {}
+        node, x = batch.first, by_heads(batch, xs[0].values)
+        saved = cls.saved_by_heads(batch) if batch.keeps else {}
         numbers = {
             name: saved[name][:, 0] if name in saved else batch.xp.empty(x.shape[0], x.dtype)
             for name in cls.statistics
@@ -79,7 +80,7 @@ class FeatureNormalization(Operation):
         mean, rstd = numbers.get("mean"), numbers["rstd"]
         weight, bias = cls.weight_and_bias(node)
         kept = saved.get("input")
-        kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd, kept)
+        kernels.layer_norm(x, weight, bias, node.eps, by_heads(batch, y.values), mean, rstd, kept)
         if batch.keeps and kept is None:
             lost = kernels.lost_columns(weight, bias, x.shape[1])
             if lost.size:
@@ -89,12 +90,13 @@ class FeatureNormalization(Operation):
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        node, (dx,), saved = batch.first, dxs, batch.saved
+        node, (dx,), saved = batch.first, dxs, cls.saved_by_heads(batch)
+        dy_rows = by_heads(batch, dy.values)
         weight, bias = cls.weight_and_bias(node)
         if "input" in saved:
             normals = kernels.Normals(saved["input"], saved.get("mean"), saved["rstd"])
         else:
-            y = batch.result().values
+            y = by_heads(batch, batch.result().values)
             normals = kernels.normals_of_output(y, weight, bias, batch.memo.get("lost"))
         if node.parameters():
             gradients = batch.parameter_gradients()
@@ -104,17 +106,29 @@ class FeatureNormalization(Operation):
             for turn in turns:
                 dweight, dbias = [None if p is None else gradients.buffer(p) for p in turn]
                 later = gradients.later
-                kernels.layer_norm_parameters(dy.values, normals, dweight, dbias, later)
+                kernels.layer_norm_parameters(dy_rows, normals, dweight, dbias, later)
         if dx is not None:  # last: it may be written over dy
             rstd, is_centred = saved["rstd"][:, 0], "mean" in cls.statistics
-            kernels.layer_norm_backward(
-                dy.values, normals, weight, rstd, is_centred, dx.values, batch.adds
-            )
+            out = by_heads(batch, dx.values)
+            kernels.layer_norm_backward(dy_rows, normals, weight, rstd, is_centred, out, batch.adds)
+
+    @classmethod
+    def saved_by_heads(cls, batch: Batch) -> Mapping[str, Array]:
+        """The arrays of `saved`, with a row for each head of a token."""
+        if batch.first.heads == 1:
+            return batch.saved
+        return {name: by_heads(batch, array) for name, array in batch.saved.items()}
 
     @staticmethod
     def weight_and_bias(node: FeatureNormalization) -> tuple[Array | None, Array | None]:
         weight, bias = node.weight, node.bias
         return None if weight is None else weight.value, None if bias is None else bias.value
+
+
+def by_heads(batch: Batch, rows: Array) -> Array:
+    """A view of contiguous rows (N, heads · d) as (N · heads, d)."""
+    heads: int = batch.first.heads
+    return rows if heads == 1 else rows.reshape(len(rows) * heads, rows.shape[1] // heads)
 
 
 class LayerNormalization(FeatureNormalization):
@@ -128,11 +142,11 @@ class LayerNormalization(FeatureNormalization):
 
 
 class RmsNormalization(FeatureNormalization):
-    """y = x / √(mean(x ⊙ x) + eps) ⊙ weight, the mean over the features."""
+    """y = x / √(mean(x ⊙ x) + eps) ⊙ weight, the mean over the features of each head."""
 
-    __slots__ = ("eps", "weight")
-    static = ("weight", "eps")
-    shape_rule = "x (…, D), [weight (D,)] -> (…, D)"
+    __slots__ = ("eps", "heads", "weight")
+    static = ("weight", "eps", "heads")
+    shape_rule = "x (…, heads · d), [weight (d,)] -> (…, heads · d)"
     statistics = ("rstd",)
     bias = None
 
@@ -160,7 +174,7 @@ def layer_norm(
     return LayerNormalization(x, weight=weight, bias=bias, eps=float(eps))
 
 
-def rms_norm(x: Node, weight: Parameter | None = None, eps: float = 1e-6) -> Node:
+def rms_norm(x: Node, weight: Parameter | None = None, eps: float = 1e-6, heads: int = 1) -> Node:
     """Root mean square normalisation over the features, x / √(mean(x ⊙ x) + eps) ⊙ weight.
 
     As `torch.nn.functional.rms_norm`, whose own eps is the smallest step of the dtype above 1.
@@ -169,13 +183,18 @@ def rms_norm(x: Node, weight: Parameter | None = None, eps: float = 1e-6) -> Nod
         x:      (T, D) or (D,).
         weight: (D,), or None for ones.
         eps:    added to the mean square.
+        heads:  the features are split into so many heads, each normalised by itself; the weight
+            (D / heads,) is that of all. Attention's queries and keys are normalised so.
 
     Raises:
-        ShapeError: x is a scalar, or weight has another number of elements.
+        ShapeError: x is a scalar, heads does not divide its features, or weight has another number
+            of elements.
         DtypeError: the weight's dtype is not the graph's.
 
-    Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467; of heads: Dehghani et al. 2023,
+        arXiv:2302.05442, section 2.
     """
     if weight is not None:
         check_parameter("rms_norm", weight, x.graph)
-    return RmsNormalization(x, weight=weight, eps=float(eps))
+    heads = size("rms_norm", "heads", heads)
+    return RmsNormalization(x, weight=weight, eps=float(eps), heads=heads)

@@ -170,7 +170,7 @@ def test_wrong_parameters_are_refused():
             F.layer_norm(F.sum(x))
         with pytest.raises(DtypeError, match="float64"):
             F.layer_norm(x, *of_double)
-        with pytest.raises(ShapeError, match=r"differ in D \(6 != 5\)"):
+        with pytest.raises(ShapeError, match=r"differ in d \(6 != 5\)"):
             F.rms_norm(x, weight)
         with pytest.raises(ShapeError, match="x has shape"):
             F.rms_norm(F.sum(x))

@@ -37,30 +37,44 @@ def _sparsemax(y: Sparsemax, dy: Node) -> tuple[Made, ...]:
     return (centred,)
 
 
-def _normals(y: FeatureNormalization) -> tuple[Node, Node]:
-    """x normalised, before weight and bias, and the reciprocal of what it was divided by."""
-    (x,) = y.inputs
+def _normals(y: FeatureNormalization, x: Node) -> tuple[Node, Node]:
+    """A head normalised, before weight and bias, and the reciprocal of what it was divided by."""
     centred = x - F.mean(x, dim=-1) if isinstance(y, LayerNormalization) else x
     reciprocal = F.pow(F.mean(centred * centred, dim=-1) + y.eps, -0.5)
     return centred * reciprocal, reciprocal
 
 
+def _heads(y: FeatureNormalization, dy: Node) -> list[tuple[Node, Node]]:
+    """The input of each head, and its gradient."""
+    (x,) = y.inputs
+    if y.heads == 1:
+        return [(x, dy)]
+    return list(zip(F.chunk(x, y.heads), F.chunk(dy, y.heads), strict=True))
+
+
 @rule(LayerNormalization, RmsNormalization)
 def _normalization(y: FeatureNormalization, dy: Node) -> tuple[Made, ...]:
-    def orthogonal() -> Node:
-        normals, reciprocal = _normals(y)
+    def orthogonal(x: Node, dy: Node) -> Node:
+        normals, reciprocal = _normals(y, x)
         g = dy if y.weight is None else dy * y.weight
         along = g - normals * F.mean(g * normals, dim=-1)
         if isinstance(y, LayerNormalization):
             along = along - F.mean(g, dim=-1)
         return along * reciprocal
 
-    return (orthogonal,)
+    def of_heads() -> Node:
+        parts = [orthogonal(*head) for head in _heads(y, dy)]
+        return parts[0] if y.heads == 1 else F.concat(parts)
+
+    return (of_heads,)
 
 
 @parameter_rule(LayerNormalization, RmsNormalization)
 def _of_normalization(y: FeatureNormalization, dy: Node) -> Mapping[str, Callable[[], Node]]:
-    return {
-        "weight": lambda: sum_of_rows(dy * _normals(y)[0]),
-        "bias": lambda: sum_of_rows(dy),
-    }
+    def of_weight() -> Node:
+        first, *others = [dy_h * _normals(y, x)[0] for x, dy_h in _heads(y, dy)]
+        for other in others:
+            first = first + other
+        return sum_of_rows(first)
+
+    return {"weight": of_weight, "bias": lambda: sum_of_rows(dy)}
