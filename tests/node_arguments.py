@@ -132,6 +132,11 @@ def emissions_and_tags(generator: Generator, length: int) -> tuple[Any, ...]:
     return (*matrix(generator, length), generator.integers(0, 4, length))
 
 
+def frames_and_labels(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Scores of 4 classes, and so few labels that frames can spell them; equal ones are parted."""
+    return (*matrix(generator, length), generator.integers(1, 4, (length + 1) // 2))
+
+
 def ids(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.integers(0, 7, length),)
 

@@ -23,6 +23,7 @@ from tests.node_arguments import (
     chances,
     choices,
     emissions_and_tags,
+    frames_and_labels,
     gated_rows,
     grouped_memory,
     ids,
@@ -233,6 +234,14 @@ def torch_crf(torch, x, tags, transitions, start, end):
         a = (a[:, None] + transitions).logsumexp(0) + row
     score = start[tags[0]] + x[torch.arange(len(x)), tags].sum() + end[tags[-1]]
     return (a + end).logsumexp(0) - score - transitions[tags[:-1], tags[1:]].sum()
+
+
+def torch_ctc(torch, x, ids):
+    if not len(x):
+        return torch.zeros(())
+    sizes = torch.tensor([len(x)]), torch.tensor([len(ids)])
+    x = torch.nn.functional.log_softmax(x, 1)[:, None]
+    return torch.nn.functional.ctc_loss(x, ids[None], *sizes, reduction="none")[0]
 
 
 def torch_gated_delta_rule(torch, q, k, v, log_a, b=None):
@@ -846,6 +855,8 @@ CASES = [
          [(4, 4), (4,), (4,)], torch_crf, {"Crf": 1}),
     Case("viterbi", lambda graph, x, w, b, e: F.viterbi(x, w, b, e), matrix,
          [(4, 4), (4,), (4,)], None, {"Viterbi": 1}),
+    Case("ctc_loss", lambda graph, x, ids: F.ctc_loss(F.log_softmax(x), ids), frames_and_labels, (),
+         torch_ctc, {"Ctc": 1}),
     Case("probe", lambda graph, x: probe([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
          (), lambda torch, x: 3 * x.sum(), {"Probe": 1}),
     Case("loss_sum", lambda graph, x: seed([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)], True),

@@ -6,6 +6,7 @@ from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention
 from dynbatch.models.batch_norm import BatchNorm
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
+from dynbatch.models.ctc import ctc_beam_search, ctc_greedy
 from dynbatch.models.gpt import GPT
 from dynbatch.models.images import AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Flatten, MaxPool2d
 from dynbatch.models.layers import Dropout, Embedding, EmbeddingBag, LayerNorm, Linear, RMSNorm
@@ -62,6 +63,8 @@ __all__ = [
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TransformerTranslation",
+    "ctc_beam_search",
+    "ctc_greedy",
     "maximum_spanning_tree",
 ]
 

@@ -46,6 +46,7 @@ FUNCTIONS = {
         lambda x, it: F.cosine_similarity(x, it),
     ],
     "cross_entropy": [lambda x, it: F.cross_entropy(it, [0, 1])],
+    "ctc_loss": [lambda x, it: F.ctc_loss(it, [1])],
     "cumsum": [lambda x, it: F.cumsum(it, 0)],
     "divide": [lambda x, it: F.divide(it, x), lambda x, it: F.divide(x, it)],
     "dot": [lambda x, it: F.dot(it, x[0]), lambda x, it: F.dot(x[0], it)],

@@ -12,8 +12,8 @@ import numpy as np
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.ragged import Ragged
+from tests.kernels.table.call import Scratch, changed
 from tests.kernels.table.call import Values as Values
-from tests.kernels.table.call import changed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -70,6 +70,8 @@ def _call(kernel: Any, arguments: Any, named: Any, make: Any) -> tuple[list[Any]
     made: list[Any] = []
 
     def convert(value: Any) -> Any:
+        if isinstance(value, Scratch):
+            return make(value.array)
         if isinstance(value, Values):
             made.append(make(value.array))
             return made[-1]

@@ -31,6 +31,13 @@ class Values:
         self.array = np.ascontiguousarray(array)
 
 
+class Scratch(Values):
+    """Room of so many elements: what a kernel leaves in it does not matter."""
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        super().__init__(np.full(size, np.nan, dtype))
+
+
 class Call:
     """A kernel with its arguments, the last of which it overwrites.
 
