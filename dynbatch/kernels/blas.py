@@ -30,7 +30,7 @@ from dynbatch.kernels.arrays import add_bias
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
-from dynbatch.kernels.runtime.precision import rounded
+from dynbatch.kernels.runtime.precision import rounded, widened
 from dynbatch.ragged import Ragged, offsets_of
 from dynbatch.recent import free_at_fork
 
@@ -119,8 +119,12 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
 
 @kernel(c=HOST, cuda=HOST)
 def matmul(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
-    a, b = rounded(a), rounded(b)
+    """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster.
+
+    b may be upper halves: a copy of it in float32 then lives as long as the product takes. C makes
+    such a copy of 256 columns at most.
+    """
+    a, b = rounded(a), rounded(widened(b))
     if has_fixed_rows():
         _matmul_fixed_rows(a, b, out)
         return

@@ -12,9 +12,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.mapped import let_go
 from dynbatch.kernels.runtime.writes import watch
 
 PANEL = 64
@@ -26,6 +29,9 @@ LINE = 16
 CHUNK = 1 << 24
 """Words that are taken at once, for several weights: the system gives so much in huge pages, from
 which memory is read 1.6 times as fast (GPT-2, one Zen 4 core: 21 and 34 GB/s)."""
+
+MAPPED = 1 << 22
+"""Bytes of a weight in a file that are packed, and then let go of, at a time."""
 
 
 class PackedWeights:
@@ -118,21 +124,30 @@ def words_of(terms: int) -> int:
 
 
 def _pack(b: Array, panels: Array, functions: Any) -> None:
-    """Pack a weight into panels; threads share its columns."""
+    """Pack a weight into panels; threads share its columns. What lies in a file is let go of."""
     terms, columns = b.shape
     row, column = b.strides
     words = words_of(terms)
 
     def part(first: int, last: int) -> None:
-        start = (address(b) or 0) + first * column
+        at = (address(b) or 0) + first * column
         room = (address(panels) or 0) + words * first * panels.itemsize
-        if column == b.itemsize:
-            functions.pack_terms(terms, 0, terms, last - first, start, row // b.itemsize, room)
+        if b.dtype == np.uint16:
+            functions.pack_short(
+                terms, last - first, at, row // b.itemsize, column // b.itemsize, room
+            )
+        elif column == b.itemsize:
+            functions.pack_terms(terms, 0, terms, last - first, at, row // b.itemsize, room)
         else:
-            functions.pack_weight(terms, last - first, start, column // b.itemsize, room)
+            functions.pack_weight(terms, last - first, at, column // b.itemsize, room)
 
-    spans = panel_spans(columns, parallel.available())
-    parallel.run([partial(part, *span) for span in spans])
+    is_row_by_row = column == b.itemsize or b.dtype != np.uint16
+    most = columns if is_row_by_row else max(1, MAPPED // (PANEL * row * terms)) * PANEL
+    for start in range(0, columns, most):
+        end = min(start + most, columns)
+        spans = panel_spans(end - start, parallel.available())
+        parallel.run([partial(part, start + first, start + last) for first, last in spans])
+        let_go(b[:, start:end])
 
 
 def panel_spans(columns: int, count: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array, device_of
+from dynbatch.kernels.narrow import widen
 from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
 from dynbatch.kernels.segment import blocks, groups, reduce_made, reduce_segments
 
@@ -44,8 +45,12 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]].
 
     Args:
+        rows:  (N, D); of the host upper halves too, which become the numbers that they are of.
         index: (M,) int64, 0 <= index < N; any order, duplicates allowed.
     """
+    if rows.dtype == np.uint16 and out.dtype == np.float32:
+        widen(rows[index].reshape(-1), out.reshape(-1))
+        return
     # "clip" spares NumPy a buffer of the output's size: it checks nothing that is not checked yet.
     if index.size:
         np.take(rows, index, axis=0, out=out, mode="clip")

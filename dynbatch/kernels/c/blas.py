@@ -62,14 +62,16 @@ def _multiply(
     (rows, columns), inner = out.shape, a.shape[1]
     side_by_side = out.strides[-1] == size or columns < 2
     fits = base is None or base is out or (base.flags.c_contiguous and base.dtype == out.dtype)
-    fits = fits and side_by_side and a.dtype == b.dtype == out.dtype
+    is_short = b.dtype == np.uint16
+    fits = fits and side_by_side and a.dtype == out.dtype and (is_short or b.dtype == out.dtype)
+    fits = fits and (not is_short or (a.strides[1] == size and size == 4))
     if functions is None or not fits:
         return NotImplemented
     work = rows * inner * columns
-    if work > LARGE_PRODUCT and not is_batch_invariant() and precision == FULL:
+    if work > LARGE_PRODUCT and not is_batch_invariant() and precision == FULL and not is_short:
         return NotImplemented  # BLAS has no product of rounded factors
     row_a, term_a = a.strides[0] // size, a.strides[1] // size
-    term_b, column_b = b.strides[0] // size, b.strides[1] // size
+    term_b, column_b = b.strides[0] // b.itemsize, b.strides[1] // b.itemsize
     row_out = out.strides[0] // size
     row_base = row_out if base is out else 0
     at_a, at_b, at_out, at_base = (
@@ -80,7 +82,7 @@ def _multiply(
         return (
             bottom - top, inner, right - left,
             at_a + top * row_a * size, row_a, term_a,
-            at_b + left * column_b * size, term_b, column_b,
+            at_b + left * column_b * b.itemsize, term_b, column_b,
             at_base and at_base + (top * row_base + left) * size, row_base,
             at_out + (top * row_out + left) * size, row_out,
         )  # fmt: skip
@@ -95,6 +97,10 @@ def _multiply(
             for first, last in panel_spans(columns, max(1, count))
         ]  # fmt: skip
         share(functions.panel_product, parts)
+    elif is_short:
+        spans = panel_spans(columns, max(1, count))
+        whole = [part(0, rows, *span) for span in spans]  # whose terms of `a` lie side by side
+        share(functions.short_products, [(*each[:5], *each[6:]) for each in whole])
     elif count < 2:
         share(functions.products, [part(0, rows, 0, columns)])
     elif rows >= columns:
@@ -107,8 +113,11 @@ def _multiply(
 
 
 def _panels_of(b: Array, functions: Any) -> Array | None:
-    """A weight that is packed for products that come again; None where nothing is."""
-    packed = packed_weights() if is_writing() else None
+    """A weight that is packed for products that come again; None where nothing is.
+
+    One in 16 bits is packed at once: what it was read from is needed no longer then.
+    """
+    packed = packed_weights() if is_writing() or b.dtype == np.uint16 else None
     return None if packed is None else packed.panels_of(b, functions)
 
 

@@ -96,6 +96,14 @@ def upper_halves(x: Array) -> Array:
     return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
+def widened(x: Array) -> Array:
+    """The numbers whose upper halves an array of uint16 has, in its order; another array itself."""
+    if x.dtype != np.uint16:
+        return x
+    numbers: Array = np.left_shift(x, 16, dtype=np.uint32).view(np.float32)
+    return numbers
+
+
 def of_matmul(matmul: str | None, precision: str) -> str:
     """The precision to which a graph with these arguments rounds factors of products."""
     return precision if matmul is None else matmul

@@ -11,7 +11,7 @@ from dynbatch.errors import ArgumentError
 from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime.library import reason, reference_only
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.precision import multiplying
+from dynbatch.kernels.runtime.precision import multiplying, round_to, upper_halves, widened
 from dynbatch.ragged import Ragged
 
 pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
@@ -126,3 +126,26 @@ def test_a_large_product_of_rounded_factors_stays_here(precision: str) -> None:
 def test_whether_bits_are_kept_is_true_or_false() -> None:
     with pytest.raises(ArgumentError, match="set_batch_invariant: wanted is 1"):
         db.set_batch_invariant(1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize(("inner", "columns"), [(1100, 77), (600, 600), (33, 5), (1, 40), (0, 20)])
+def test_a_weight_in_16_bits_gives_the_bits_of_its_numbers(
+    precision: str, inner: int, columns: int, same_threads: None
+) -> None:
+    x, weight = arrays(np.float32, (101, inner), (columns, inner))
+    weight.reshape(-1)[:4] = np.float32([np.inf, np.nan, 1e-40, -0.0])[: weight.size]
+    halves = upper_halves(round_to(weight, "bfloat16"))
+    bias = np.arange(columns, dtype=np.float32)
+    found, expected = np.empty((2, 101, columns), np.float32)
+    layouts = [(halves.T, widened(halves).T)]
+    layouts += [(np.ascontiguousarray(short), np.ascontiguousarray(b)) for short, b in layouts]
+    with multiplying(precision):
+        for short, b in layouts:
+            for rows in (1, 7, 101):
+                blas.matmul_rows(x[:rows], b, expected[:rows], bias)
+                blas.matmul_rows(x[:rows], short, found[:rows], bias)
+                np.testing.assert_array_equal(found[:rows], expected[:rows])
+            with reference_only():
+                blas.matmul_rows(x, short, found, bias)
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)

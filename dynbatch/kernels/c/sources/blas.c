@@ -14,6 +14,28 @@ EXPORT void products(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdi
             base ? base + done : NULL, base_stride, c + done, ldc);
 }
 
+// The same of a whose terms lie side by side, for a b that is kept as upper halves. It is packed in
+// parts, whose sums are added as `product` adds them.
+EXPORT void short_products(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t a_row,
+    const uint16_t* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
+    ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
+    static _Thread_local REAL group[PART_WORDS * GROUP] __attribute__((aligned(64)));
+    ptrdiff_t k = 0;
+    do {
+        ptrdiff_t terms = least(K - k, PART);
+        for (ptrdiff_t first = 0; first < N; first += GROUP) {
+            ptrdiff_t columns = least(N - first, GROUP);
+            for (ptrdiff_t j = 0; j < columns; j += PANEL)
+                pack_short_panel(terms, least(columns - j, PANEL),
+                    b + k * b_term + (first + j) * b_column, b_term, b_column,
+                    group + WORDS(terms) * j);
+            product(M, terms, columns, a + k, a_row, group, base ? base + first : NULL, base_stride,
+                c + first, ldc);
+        }
+        k += terms, base = c, base_stride = ldc;
+    } while (k < K);
+}
+
 // For each segment, a row of `table`: where its a, b and c begin, and M, K, N. Each lies packed; a
 // and b are read transposed on request.
 EXPORT void segments(ptrdiff_t first, ptrdiff_t last, const int64_t* table, int transpose_a,
@@ -41,6 +63,14 @@ EXPORT void pack_terms(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t 
         ptrdiff_t columns = least(N - j, PANEL);
         pack_rows(terms, first, K, columns, weight + j, stride, panels + WORDS(terms) * j);
     }
+}
+
+// Pack a weight (K, N) of upper halves, whose elements lie `term` and `column` apart.
+EXPORT void pack_short(ptrdiff_t K, ptrdiff_t N, const uint16_t* weight, ptrdiff_t term,
+    ptrdiff_t column, REAL* panels) {
+    for (ptrdiff_t j = 0; j < N; j += PANEL)
+        pack_short_panel(
+            K, least(N - j, PANEL), weight + j * column, term, column, panels + WORDS(K) * j);
 }
 
 EXPORT void panel_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,

@@ -120,6 +120,16 @@ INLINE vector side_by_side(const REAL* p, ptrdiff_t terms) {
 
 #endif
 
+// The words of numbers that are kept as upper halves, at most LANES TERMS.
+INLINE vector short_side_by_side(const uint16_t* p, ptrdiff_t terms) {
+#if TERMS == 1
+    return get_short(p, terms);
+#else
+    vector second = terms > LANES ? get_short(p + LANES, terms - LANES) : (vector){0};
+    return one_after_the_other(get_short(p, least(terms, LANES)), second);
+#endif
+}
+
 // Write the first or the second terms of words alone.
 typedef uint16_t half __attribute__((may_alias));
 INLINE void store_first(REAL* p, vector x) {

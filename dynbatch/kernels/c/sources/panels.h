@@ -99,6 +99,36 @@ static __attribute__((noinline)) void pack_panel(
     }
 }
 
+// The same of upper halves, as bfloat16.h reads them.
+static __attribute__((noinline)) void pack_short_panel(ptrdiff_t K, ptrdiff_t columns,
+    const uint16_t* b, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
+    ptrdiff_t width = (columns + LANES - 1) & -LANES;
+    EACH_VECTOR(j, n, columns) {
+        if (column == 1) {
+            for (ptrdiff_t k = 0; k < K; k += TERMS) {
+                const uint16_t* from = b + k * row + j;
+                vector next = TERMS > 1 && k + 1 < K ? get_short(from + row, n) : (vector){0};
+                store(panel + k / TERMS * width + j, two_rows(get_short(from, n), next));
+            }
+            continue;
+        }
+        EACH_WORDS(k, terms, K) {
+            vector x[LANE_COUNT];
+            memset(x, 0, sizeof x);
+            for (ptrdiff_t i = 0; i < n; i++) {
+                const uint16_t* from = b + (j + i) * column + k * row;
+                uint16_t line[LANE_COUNT * TERMS] = {0};
+                if (row != 1)
+                    for (ptrdiff_t t = 0; t < terms; t++) line[t] = from[t * row];
+                x[i] = short_side_by_side(row == 1 ? from : line, row == 1 ? terms : LANES * TERMS);
+            }
+            transpose(x);
+            REAL* to = panel + k / TERMS * width + j;
+            for (ptrdiff_t i = 0; i < WORDS(terms); i++) store(to + i * width, x[i]);
+        }
+    }
+}
+
 // Pack the panels `first` to `last` - 1 of b (K, N), whose elements lie `row` and `column` apart.
 static void pack_panels(ptrdiff_t first, ptrdiff_t last, ptrdiff_t K, ptrdiff_t N, const REAL* b,
     ptrdiff_t row, ptrdiff_t column, REAL* panels) {
