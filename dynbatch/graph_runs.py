@@ -56,6 +56,7 @@ class Runs(OwnedNodes):
         super().__init__(device, dtype, seed)
         self.policy = policy
         self.grad = grad
+        self.reads_short = not grad
         self._kept: dict[int, Node] = {}
         self._after: list[tuple[Sequence[Node], Callable[..., None]]] = []
         self._kept_then: frozenset[int] = frozenset()  # in the last backward

@@ -15,6 +15,7 @@ from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import copy, download
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves, widened
 from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.kernels.runtime.writes import written
 from dynbatch.parameter_habits import ParameterHabits
@@ -136,7 +137,7 @@ class Parameter(ParameterHabits):
             error, said = DtypeError, f"a {type(array).__name__}"
         elif array.shape != self.shape:
             error, said = ShapeError, f"an array {array.shape}"
-        elif array.dtype != self.dtype:
+        elif array.dtype != self._value.dtype:
             error, said = DtypeError, f"an array of {array.dtype}"
         elif device_of(array) != self.device:
             error, said = BackendError, f"an array on the {device_of(array).name}"
@@ -144,8 +145,8 @@ class Parameter(ParameterHabits):
             where = self.device.name
             raise error.at_caller(
                 f"Parameter {self.name!r}: its value cannot become {said}.\n"
-                f"  rule: a {self.dtype} array {self.shape} on the {where}: nodes, gradient and "
-                "optimizer state are made for it\n"
+                f"  rule: a {self._value.dtype} array {self.shape} on the {where}: nodes, gradient "
+                "and optimizer state are made for it\n"
                 "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
                 "Parameter,\n        and its optimizer after it"
             )
@@ -232,21 +233,29 @@ class Parameter(ParameterHabits):
         """Move value and gradient to "cpu", "cuda" or "cuda:1", in place.
 
         Raises:
-            BackendError: the device is not available.
+            BackendError: the device is not available, or a GPU and the value lies in 16 bits.
         """
         where = backend.device(device)
         if where != self.device:
+            if self.is_short:
+                raise BackendError.at_caller(
+                    f"Parameter {self.name!r} lies in 16 bits, and is to be on {where.name}.\n"
+                    "  rule: parameters in 16 bits are read on the CPU\n"
+                    f'  fix:  model.astype("float32").to({where.name!r})'
+                )
             self._value = transfer.to_device(self.value, where)
             self.grad = moved_gradient(self.grad, where)
             self._buffer = None
         return self
 
     def numpy(self) -> Array:
-        """A copy of the value on the host."""
-        return download(self._value)
+        """A copy of the value on the host, in float32 where it lies in 16 bits."""
+        return widened(self._value) if self.is_short else download(self._value)
 
     def assign(self, values: Array) -> None:
         """Copy host values of the parameter's shape into its array, on any device.
+
+        One that lies in 16 bits gets an array of its own, of the nearest bfloat16 of each value.
 
         Raises:
             ShapeError: they have another shape.
@@ -257,6 +266,9 @@ class Parameter(ParameterHabits):
                 f"\n  rule: a value for each element\n  fix:  np.broadcast_to(values, "
                 f"{self.shape}), to repeat them"
             )
+        if self.is_short:
+            self._value = upper_halves(round_to(np.array(values, np.float32, order="C"), SHORT))
+            return
         transfer.overwrite(self.value, values)
         if isinstance(self.value, np.ndarray):
             written([self.value])
@@ -269,7 +281,8 @@ class Parameter(ParameterHabits):
     ) -> Any:
         """Share the value itself: `torch.from_dlpack(parameter)` sees every update of it.
 
-        With copy=True, or for a reader that wants memory of the host, a copy.
+        With copy=True, or for a reader that wants memory of the host, a copy. Of a value in 16 bits
+        a copy of the upper halves, as uint16: `torch.from_dlpack(p).view(torch.bfloat16)`.
         """
         self.settle()
         wants_host = dl_device is not None and dl_device[0] == exchange.HOST
@@ -279,7 +292,7 @@ class Parameter(ParameterHabits):
                 raise BufferError(f"parameter {self.name!r} is on the GPU: the host needs a copy")
             array = self.numpy()
         else:
-            array = self._value.copy() if copy else self._value
+            array = self._value.copy() if copy or self.is_short else self._value
         return exchange.capsule(array, dl_device=dl_device, **options)
 
     @property
@@ -289,7 +302,20 @@ class Parameter(ParameterHabits):
 
     @property
     def dtype(self) -> DType:
-        return self._value.dtype
+        return np.dtype(np.float32) if self.is_short else self._value.dtype
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the value lies in bfloat16: `value` is uint16 then, the upper halves of numbers.
+
+        `models.load_pretrained(folder, dtype="bfloat16")` makes such parameters, which are read and
+        not trained; `dtype` is that of their numbers, float32.
+        """
+        return bool(self._value.dtype == np.uint16)
+
+    def shorten(self) -> None:
+        """Round the value, float32 on the host, to bfloat16, and keep it in 16 bits: `is_short`."""
+        self.replace(upper_halves(round_to(self._value, SHORT)))
 
     @property
     def size(self) -> int:
@@ -346,7 +372,8 @@ class Parameter(ParameterHabits):
 
     def __repr__(self) -> str:
         where = "" if isinstance(self._value, np.ndarray) else ", cuda"
-        return f"Parameter({self.name!r}, {self.dtype}{self.shape}{self.frozen_shown(', ')}{where})"
+        dtype = SHORT if self.is_short else self.dtype
+        return f"Parameter({self.name!r}, {dtype}{self.shape}{self.frozen_shown(', ')}{where})"
 
     def frozen_shown(self, before: str) -> str:
         """The frozen part of the parameter, as descriptions end; "" if nothing is."""

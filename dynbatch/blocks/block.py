@@ -116,7 +116,7 @@ class BlockFunction:
             if program.takes(sizes):
                 return program
         program = self._find(arguments, params, graph, sizes)
-        check_reads(self.name, program.reads, graph)
+        check_reads(self.name, program.reads, graph, short=True)
         entry[1].append(program)
         return program
 

@@ -53,6 +53,8 @@ class BlockTrace(TraceGraph):
         draws_arrays: whether these are no sentence's, so that they may not suit its sizes.
     """
 
+    reads_short = True  # the graph of a call is asked when it is made
+
     def __init__(self, dtype: DType, arrays: GivenArrays, draws_arrays: bool) -> None:
         super().__init__(dtype)
         self.draws_arrays = draws_arrays

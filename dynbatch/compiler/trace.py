@@ -69,6 +69,7 @@ class TraceGraph:
     uid = -1
     is_trace = True
     draws_arrays = False
+    reads_short = False
     device = None
     form_ids = None
     names: Mapping[int, str] = MappingProxyType({})

@@ -50,11 +50,15 @@ def is_unchanged(params: object, reads: Reads) -> bool:
     return all(now is then or _is_same(now, then) for now, then in pairs)
 
 
-def check_reads(what: str, reads: Reads, graph: Owner) -> None:
-    """Raise an error unless parameters that were read are of the graph's dtype, on its device."""
+def check_reads(what: str, reads: Reads, graph: Owner, short: bool = False) -> None:
+    """Raise an error unless parameters that were read are of the graph's dtype, on its device.
+
+    Args:
+        short: whether what was traced reads those in 16 bits, too.
+    """
     for value in reads.values():
         if isinstance(value, Parameter):
-            check_parameter(what, value, graph)
+            check_parameter(what, value, graph, short)
 
 
 def read(params: Any, way: Way, key: Any) -> Any:

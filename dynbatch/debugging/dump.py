@@ -115,7 +115,7 @@ class Writer:
         return name
 
     def _parameter(self, parameter: Parameter) -> Document:
-        array = self._array(download(parameter.value))
+        array = self._array(parameter.numpy())
         rows = parameter.frozen_rows
         return {
             "name": parameter.name,

@@ -16,6 +16,7 @@ from dynbatch.debugging.reference import totals
 from dynbatch.debugging.region_calls import calls_of
 from dynbatch.errors import NumericError
 from dynbatch.kernels.arrays import split
+from dynbatch.kernels.runtime.precision import widened
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape, heading
 from dynbatch.parameter import Parameter
@@ -145,7 +146,7 @@ def ranges(parameters: Sequence[Parameter]) -> list[str]:
     """A line with the range of each of the first parameters."""
     lines = []
     for parameter in parameters[:MOST_VALUES]:
-        value = to_host(parameter.value)
+        value = to_host(widened(parameter.value))
         lines.append(f"parameter {parameter.name!r} {value.shape} {described(value)}")
     return lines
 

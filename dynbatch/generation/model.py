@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -75,6 +76,7 @@ class Continuation:
         self._passing: PreparedStep | None = None
         self._spare: SpareSentences | None = None
         self.device, self.dtype = _place_of(model)
+        self._is_short = any([parameter.is_short for parameter in model.parameters()])
         self._precision = of_values(precision, self.dtype, "Engine")
         self.packed: PackedWeights | None = None
         if self._matmul == SHORT and not self.device.is_cuda:
@@ -153,7 +155,8 @@ class Continuation:
             free = program.free_of(sizes_of(arguments.nodes, arguments.arrays))
             results.append(results_of(call_type, program, arguments, free, NOTHING, graph))
         columns = [_joined(column) for column in zip(*results, strict=True)]
-        graph.forward()
+        with self._packing_short():
+            graph.forward()
         made = iter([value_of(column, graph) for column in columns])
         slots = self._last.slots
         kept = {slot: [None if k is None else next(made) for k in slot.sources] for slot in slots}
@@ -198,7 +201,8 @@ class Continuation:
                     logits = self._kept_for(step, new).logits(ids, step)[: len(rows)]
             else:
                 self._passing = self._prepared(new, step.memory_rows)
-                logits = self._passing.logits(ids, step)
+                with self._packing_short():
+                    logits = self._passing.logits(ids, step)
                 self._passing.close()
                 self._passing = None
         except BaseException:
@@ -207,6 +211,16 @@ class Continuation:
         for history, (part, _) in zip(histories, rows, strict=True):
             history.advance(part.size)
         return logits
+
+    def _packing_short(self) -> AbstractContextManager[None]:
+        """Let a run that does not come again use what is packed of weights in 16 bits.
+
+        So these do not lie in memory twice: as they are packed and as they were read.
+        """
+        if self.packed is None or not self._is_short:
+            return nullcontext()
+        self.packed.renew()
+        return packing(self.packed)
 
     def _spare_for(self, count: int) -> Sequence[History]:
         """Sentences that fill a step which is replayed up to a power of two."""

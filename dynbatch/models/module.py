@@ -14,6 +14,7 @@ from dynbatch.attributes import attributes_of
 from dynbatch.backend import Array, Device
 from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels.runtime import dlpack, transfer
+from dynbatch.kernels.runtime.precision import widened
 from dynbatch.models.members import members
 from dynbatch.names import check_names
 from dynbatch.parameter import UNNAMED, ModelBuffer, Parameter
@@ -219,14 +220,16 @@ class Module:
         return self.train(False)
 
     def astype(self, dtype: DTypeLike) -> Self:
-        """Convert every parameter to float32 or float64 in place. Gradients are forgotten.
+        """Convert every parameter to float32 or float64 in place, those in 16 bits, too.
+
+        Gradients are forgotten.
 
         Raises:
             DtypeError: another dtype; nothing was converted.
         """
         dtype = float_dtype(self, dtype)
         for parameter in self.parameters():
-            parameter.replace(transfer.convert(parameter.value, dtype))
+            parameter.replace(transfer.convert(widened(parameter.value), dtype))
             parameter.grad = None
         return self
 

@@ -145,12 +145,16 @@ def are_below(ids: Array, count: int) -> bool:
     return not ids.size or 0 <= ids.item(ids.view(UNSIGNED).argmax()) < count
 
 
-def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
+def check_parameter(what: str, source: Parameter, graph: Owner, short: bool = False) -> None:
     """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
+
+    Args:
+        short: whether it is read where it lies in 16 bits, too.
 
     Raises:
         ArgumentError: what stands in the graph's place is not one.
-        DtypeError:    it is not a parameter, or has another dtype.
+        DtypeError:    it is not a parameter, or has another dtype; or it lies in 16 bits, and is
+            not read so, or is to be trained.
         BackendError:  it is on another device.
     """
     if not isinstance(source, Parameter):
@@ -175,6 +179,16 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: parameter {source.name!r} is {ours}, the graph {theirs}.\n"
             "  rule: a parameter takes the dtype of the first graph that reads it, and keeps it\n"
             f"  fix:  db.Graph(dtype={ours!r}), or model.astype({theirs!r})"
+        )
+    if source.is_short and not (short and graph.reads_short):
+        is_trained = short and not graph.is_trace
+        raise DtypeError.at_caller(
+            f"{what}: parameter {source.name!r} lies in 16 bits"
+            + (", and the graph is one of training.\n" if is_trained else ".\n")
+            + "  rule: parameters in bfloat16 are read by F.linear, F.lookup and F.positions, not\n"
+            "        in a cell, in graphs without gradients\n  fix:  "
+            + ("db.Graph(grad=False); to train, " if is_trained else "")
+            + 'load the model without dtype="bfloat16", or model.astype("float32")'
         )
     if device is not None and source.device != device:
         ours, theirs = source.device.name, device.name

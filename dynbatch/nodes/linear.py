@@ -190,7 +190,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     if not isinstance(x, Node):
         x = node_of("linear", x)
     graph = x.graph
-    check_parameter("linear", weight, graph)
+    check_parameter("linear", weight, graph, short=True)
     if bias is not None:
         check_parameter("linear", bias, graph)
     width, ndim = weight._value.shape[0], x.ndim
@@ -201,7 +201,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
         node = LinearMap.__new__(LinearMap)
         node.weight, node.bias = weight, bias
         node.complete_as((x,), graph, ndim, x.rows, width, ROWS, sig)
-    if type(x) is Windows:
+    if type(x) is Windows and not weight.is_short:
         graph.absorb(x, node)
     return node
 

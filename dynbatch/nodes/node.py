@@ -34,6 +34,7 @@ class Owner(Protocol):
 
     is_trace: bool
     converted_bytes: int  # of inputs that were given in another dtype
+    reads_short: bool  # whether parameters in 16 bits may be read in it
     draws_arrays: bool  # in place of a sentence's: what they hold need not suit its sizes
 
     @property

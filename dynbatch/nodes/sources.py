@@ -271,7 +271,7 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
         VocabularyError: an id lies outside the table; names the first one and its position.
         ShapeError: the table is not a matrix, or the ids are not a list of integers.
     """
-    check_parameter("lookup", table, graph)
+    check_parameter("lookup", table, graph, short=True)
     shape = table._value.shape
     if len(shape) != 2:
         raise ShapeError.at_caller(

@@ -54,7 +54,7 @@ class Optimizer(NamesChecked):
     Raises:
         ArgumentError: there are no parameters, `parameters` is not a list, a setting has another
             name or is not a number of its range, or a parameter is in two groups.
-        DtypeError: `parameters` holds something else.
+        DtypeError: `parameters` holds something else, or parameters in 16 bits.
 
     Example:
         >>> import numpy as np

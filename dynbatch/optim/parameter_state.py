@@ -28,6 +28,12 @@ class ParameterState:
     __slots__ = ("name", "num_steps", "parameter", "part", "slots")
 
     def __init__(self, name: str, parameter: Parameter) -> None:
+        if parameter.is_short:
+            raise DtypeError.at_caller(
+                f"Parameter {name!r} lies in 16 bits.\n"
+                "  rule: parameters in bfloat16 are read, and not trained or averaged\n"
+                '  fix:  load the model without dtype="bfloat16", or model.astype("float32")'
+            )
         self.name = name
         self.parameter = parameter
         self.num_steps = 0

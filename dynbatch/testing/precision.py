@@ -10,6 +10,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.precision import widened
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
@@ -43,7 +44,7 @@ def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
     everyone = distinct(parameters)
     before = [(p.value, p.grad, p._is_fresh) for p in everyone]
     for parameter in everyone:
-        parameter.replace(transfer.convert(parameter.value, np.float64))
+        parameter.replace(transfer.convert(widened(parameter.value), np.float64))
         parameter.grad = None
     try:
         yield everyone

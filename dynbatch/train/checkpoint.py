@@ -22,6 +22,7 @@ from dynbatch.arguments import state_differences
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.precision import widened
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.parameter import Parameter
@@ -156,7 +157,7 @@ def save_checkpoint(
         "extra": {**of_model, **(extra or {})},
     }
     tensors = {
-        f"{MODEL}{name}": np.ascontiguousarray(transfer.to_host(parameter.value))
+        f"{MODEL}{name}": np.ascontiguousarray(transfer.to_host(widened(parameter.value)))
         for name, parameter in model.named_parameters()
     }
     if optimizer is not None:

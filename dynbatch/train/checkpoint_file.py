@@ -12,7 +12,7 @@ it. Version 1 had three keys, `format`, `version` and `state`, and no digests; i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -108,7 +108,12 @@ class CheckpointFile:
         Raises:
             CheckpointError: one is not what was written, or not a number.
         """
-        return {name: self._tensor(prefix + name, kinds) for name in sorted(self.shapes_of(prefix))}
+        return dict(self.each(prefix, kinds))
+
+    def each(self, prefix: str, kinds: str = "") -> Iterator[tuple[str, Array]]:
+        """The tensors of `read` with their names, one after the other."""
+        for name in sorted(self.shapes_of(prefix)):
+            yield name, self._tensor(prefix + name, kinds)
 
     def shapes_of(self, prefix: str) -> dict[str, tuple[int, ...]]:
         """The shapes of the tensors whose names begin with `prefix`, by the rest of the name."""

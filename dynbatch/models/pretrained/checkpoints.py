@@ -7,6 +7,7 @@ from typing import Any
 
 from dynbatch.arguments import state_differences
 from dynbatch.errors import CheckpointError
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.pretrained.bert import Bert
 from dynbatch.models.pretrained.bert_heads import (
     BertForClassification,
@@ -17,7 +18,7 @@ from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json,
 from dynbatch.models.pretrained.gpt2 import GPT2
 from dynbatch.models.pretrained.llama import Llama
 from dynbatch.models.pretrained.marian import Marian
-from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.model import PretrainedModel, lies_short, precision_of
 from dynbatch.models.pretrained.roberta import (
     Roberta,
     RobertaForClassification,
@@ -38,7 +39,7 @@ _BY_TYPE = {kind: one for one in _WITHOUT_HEAD for kind in one.config_type.model
 _BY_ARCHITECTURE = {one.architecture: one for one in (*_WITHOUT_HEAD, *_WITH_HEAD)}
 
 
-def load_pretrained(path: str | Path) -> Any:
+def load_pretrained(path: str | Path, *, dtype: Any = FULL) -> Any:
     """The model of a folder of Hugging Face, or a checkpoint of such a model, by what it says.
 
     The class is that of config.json's "architectures": `BertForClassification` for
@@ -50,12 +51,15 @@ def load_pretrained(path: str | Path) -> Any:
         path: a folder with config.json; or a file that `save_checkpoint` or `Trainer` wrote, or the
               folder of a run: then the model of its best validation, model.best.safetensors, else
               that of its end, model.safetensors.
+        dtype: "float32", or "bfloat16" for weights in 16 bits, which are read and not trained: see
+               `PretrainedModel.from_pretrained`.
 
     Returns:
         A `PretrainedModel`. Its type is Any, as only the file tells its class.
 
     Raises:
         CheckpointError: it is neither, or damaged, or of another family.
+        ArgumentError:   another dtype.
 
     Example:
         >>> import tempfile
@@ -69,8 +73,8 @@ def load_pretrained(path: str | Path) -> Any:
     file = model_file(path)
     if (path / CONFIG).exists() or not (file.exists() or path.suffix == ".safetensors"):
         config = file_of(path, CONFIG)
-        return _class_of(config, read_json(config)).from_pretrained(path)
-    return _from_checkpoint(file)
+        return _class_of(config, read_json(config)).from_pretrained(path, dtype=dtype)
+    return _from_checkpoint(file, precision_of("load_pretrained", dtype))
 
 
 def _class_of(path: Path, config: dict[str, Any]) -> type[PretrainedModel]:
@@ -90,7 +94,7 @@ def _class_of(path: Path, config: dict[str, Any]) -> type[PretrainedModel]:
     return family if kind in family.config_type.model_types else _BY_TYPE[kind]
 
 
-def _from_checkpoint(path: Path) -> PretrainedModel:
+def _from_checkpoint(path: Path, precision: str) -> PretrainedModel:
     """The model of a checkpoint whose `extra` has a family's config.json."""
     with CheckpointFile(path) as file:
         config = file.state["extra"].get(PretrainedModel.KEY)
@@ -110,7 +114,9 @@ def _from_checkpoint(path: Path) -> PretrainedModel:
                 f"{path}: its tensors are not those of its {family.__name__}; nothing was loaded.\n"
                 f"{differences}\n  fix:  take another copy, or an earlier checkpoint of the run"
             )
-        values = file.read(MODEL, kinds="F")
-    for name, parameter in parameters.items():
-        parameter.replace(values[name])
+        for name, value in file.each(MODEL, kinds="F"):
+            parameter = parameters[name]
+            parameter.replace(value)
+            if lies_short(name, parameter, precision):
+                parameter.shorten()
     return model.eval()

@@ -79,6 +79,14 @@ class Match:
         for one, part in zip(stored.names, stored.parts(array), strict=True):
             yield self._tensors[self._plain(one)], part
 
+    def view(self, name: str, files: Mapping[Path, Mapped]) -> Array | None:
+        """A parameter's array in a file that has it as bfloat16, in one tensor; else None."""
+        stored = self._stored[name]
+        tensor = self._tensors[self._plain(stored.names[0])]
+        if len(stored.names) > 1 or tensor.dtype != "BF16":
+            return None
+        return stored.whole(files[tensor.path].raw(tensor))
+
     def require_all(self, folder: Path) -> None:
         """Raise an error unless the folder has every parameter that is looked for, and no other.
 

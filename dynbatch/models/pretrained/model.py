@@ -9,7 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from dynbatch.arguments import refused
 from dynbatch.errors import ArgumentError
+from dynbatch.kernels.runtime.precision import FULL, SHORT
 from dynbatch.models.initial import Draws, unfilled
 from dynbatch.models.pretrained.config import ModelConfig, unusable
 from dynbatch.models.pretrained.family import Family
@@ -17,6 +19,7 @@ from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
 from dynbatch.models.pretrained.match import Match, fresh_names
 from dynbatch.models.pretrained.tensors import Mapped, tensors_of
 from dynbatch.models.pretrained.writing import config_json, write_folder
+from dynbatch.parameter import Parameter
 
 
 class PretrainedModel(Family):
@@ -30,17 +33,21 @@ class PretrainedModel(Family):
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, *, new: Sequence[str] = (), **changes: Any
+        cls, folder: str | Path, *, dtype: Any = FULL, new: Sequence[str] = (), **changes: Any
     ) -> Self:
         """The model of a folder: config.json with model.safetensors, or sharded with an index.
 
-        Its values are float32, whatever the file's (float32, float16, bfloat16 or float64), and it
-        is in evaluation mode, as in `transformers`: `model.train()` turns dropout on. Nothing is
+        It is in evaluation mode, as in `transformers`: `model.train()` turns dropout on. Nothing is
         executed. Besides the model itself little memory is used: a file is memory-mapped, and its
         shapes are compared with the model's before anything is allocated.
 
         Args:
             folder:  of the checkpoint.
+            dtype:   of its values, whatever the file's (float32, float16, bfloat16 or float64):
+                     "float32"; or "bfloat16" for matrices of weights in 16 bits, to be read and not
+                     trained (see `Parameter.is_short`). They stay in the file where it has them so,
+                     one by one; other values are rounded to the nearest. The file may then be
+                     replaced or removed, and not be written to, as long as the model lives.
             new:     parameters that begin at random, as in a model made from its configuration,
                      such as ["classifier.{}"]: with `*` for a number, `{}` for weight or bias, and
                      `**` at the end for any rest. What the folder has for them is not read.
@@ -50,8 +57,9 @@ class PretrainedModel(Family):
             CheckpointError: a file is absent, damaged, or a pickle; or tensors are missing,
                 unexpected or of other shapes than the configuration says: all are named.
             ArgumentError: a change is not a field of the configuration, or `new` names what is not
-                a parameter.
+                a parameter; or another dtype.
         """
+        precision = precision_of(cls.__name__, dtype)
         folder = Path(folder)
         path = file_of(folder, CONFIG)
         config = cls.config_type.read(path, changes)
@@ -68,12 +76,17 @@ class PretrainedModel(Family):
         match.require_all(folder)
         mapped = {file: Mapped(file) for file in files}
         for name, parameter in model.named_parameters():
+            is_short = lies_short(name, parameter, precision)
             if name in fresh:
                 parameter.replace(draws[parameter.uid]())
+                if is_short:
+                    parameter.shorten()
                 continue
-            array = np.empty(parameter.shape, np.float32)
-            for tensor, part in match.parts(name, array):
-                mapped[tensor.path].read(tensor, part)
+            array = match.view(name, mapped) if is_short else None
+            if array is None:
+                array = np.empty(parameter.shape, np.uint16 if is_short else np.float32)
+                for tensor, part in match.parts(name, array):
+                    mapped[tensor.path].read(tensor, part)
             parameter.replace(array)
         return model.eval()
 
@@ -130,3 +143,27 @@ class PretrainedModel(Family):
             ArgumentError:   another dtype, or not a size.
         """
         write_folder(self, Path(folder), dtype, max_shard_size)
+
+
+def precision_of(owner: str, dtype: Any) -> str:
+    """The argument `dtype` of what loads a model, which may be PyTorch's.
+
+    Raises:
+        ArgumentError: it is neither float32 nor bfloat16.
+    """
+    precision = str(dtype).rpartition(".")[2]
+    if precision in (FULL, SHORT):
+        return precision
+    raise refused(
+        owner, f"dtype is {dtype!r:.60}", f'"{FULL}" or "{SHORT}"',
+        'leave it out for float32; dtype="bfloat16" reads weights in 16 bits',
+    )  # fmt: skip
+
+
+def lies_short(name: str, parameter: Parameter, precision: str) -> bool:
+    """Whether a parameter is loaded as bfloat16: matrices that products and look-ups read are.
+
+    Vectors are small; a table of distances (`T5.encoder_bias`) is read by attention, which knows no
+    16 bits of parameters.
+    """
+    return precision == SHORT and parameter.ndim == 2 and name.endswith("weight")

@@ -46,6 +46,11 @@ class Stored:
             parts = [part.T for part in parts]
         return [part[None] for part in parts] if self.as_row else parts
 
+    def whole(self, tensor: Array) -> Array:
+        """The parameter's array, a view of its only tensor."""
+        tensor = tensor[0] if self.as_row else tensor
+        return tensor.T if self.transposed else tensor
+
     def shapes(self, shape: Shape) -> list[Shape]:
         """The shapes of the file's tensors for a parameter's."""
         parts = [(rows, *shape[1:]) for rows in self._rows(shape[0])]

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.runtime.mapped import let_go
+from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves
 from dynbatch.models.pretrained.folder import damaged, distinct, fault, shorten
 
 ITEM_BYTES = {
@@ -37,6 +39,7 @@ _STRING = r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"[ \t\n\r]
 _PAIR = rf"{_STRING}:[ \t\n\r]*+{_STRING}"
 _METADATA = re.compile(rf"{{[ \t\n\r]*+(?:{_PAIR}(?:,[ \t\n\r]*+{_PAIR})*+)?+}}")
 _MOST_HEADER = 100_000_000  # bytes, the format's own limit
+_BLOCK = 1 << 20  # elements that are rounded at a time
 _LONGEST = 2000  # characters of a name, or an entry: eight dimensions take some 200
 
 
@@ -163,12 +166,13 @@ class Mapped:
             raise fault(path, f"it cannot be read ({error})", "check the folder") from error
 
     def raw(self, tensor: Tensor) -> Array:
-        """A view of a tensor of floats; bfloat16 as uint16."""
+        """A view of a tensor of floats, or a copy of one at an odd address; bfloat16 as uint16."""
         dtype = np.dtype(FLOATS[tensor.dtype])
         count = (tensor.stop - tensor.start) // dtype.itemsize
         if count == 0:
             return np.zeros(tensor.shape, dtype)
-        return np.frombuffer(self._bytes, dtype, count, tensor.start).reshape(tensor.shape)
+        array: Array = np.frombuffer(self._bytes, dtype, count, tensor.start)
+        return (array if array.flags.aligned else array.copy()).reshape(tensor.shape)
 
     def equal(self, tensor: Tensor, others: Mapped, other: Tensor) -> bool:
         """Whether a tensor and another, of the same shape, are alike in every bit."""
@@ -177,8 +181,25 @@ class Mapped:
         return one.dtype == two.dtype and np.array_equal(one.view(bits), two.view(bits))
 
     def read(self, tensor: Tensor, out: Array) -> None:
-        """out = the tensor, converted to float32; `out` may be the transpose of such an array."""
+        """out = the tensor, converted to float32; `out` may be the transpose of such an array.
+
+        Where `out` is uint16, the upper halves of the nearest bfloat16, of two the even one.
+        """
         raw = self.raw(tensor)
+        self._convert(tensor, raw, out)
+        let_go(raw)
+
+    @staticmethod
+    def _convert(tensor: Tensor, raw: Array, out: Array) -> None:
+        if out.dtype == np.uint16:
+            rows = max(1, _BLOCK // max(1, raw[:1].size))
+            for first in range(0, len(raw), rows):
+                part = raw[first : first + rows]
+                if tensor.dtype != "BF16":
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        part = upper_halves(round_to(part.astype(np.float32), SHORT))
+                out[first : first + rows] = part
+            return
         if tensor.dtype != "BF16":
             with np.errstate(over="ignore", invalid="ignore"):
                 np.copyto(out, raw, casting="same_kind")

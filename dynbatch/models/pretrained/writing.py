@@ -15,7 +15,7 @@ from dynbatch.arguments import refused
 from dynbatch.atomic import replacing
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
-from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves
+from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves, widened
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS
@@ -45,7 +45,8 @@ class Part(NamedTuple):
 
     def blocks(self, dtype: str) -> Iterator[bytes]:
         """The bytes of the tensor, some at a time."""
-        part = self.stored.parts(self.parameter.numpy())[self.number]
+        value = self.parameter.value if self.parameter.is_short else self.parameter.numpy()
+        part = self.stored.parts(value)[self.number]
         flat = np.ascontiguousarray(part).reshape(-1)
         for start in range(0, flat.size, _BLOCK):
             yield _converted(flat[start : start + _BLOCK], dtype).tobytes()
@@ -149,8 +150,10 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _converted(values: Array, dtype: str) -> Array:
-    """float32 values in the dtype of a file; bfloat16 as the upper halves, rounded to even."""
-    values = values.astype("<f4", copy=False)
+    """float32 values, or upper halves of some, in the dtype of a file; bfloat16 as upper halves."""
+    if dtype == SHORT and values.dtype == np.uint16:
+        return values.astype("<u2", copy=False)
+    values = widened(values).astype("<f4", copy=False)
     if dtype != SHORT:
         with np.errstate(over="ignore"):
             return values.astype(f"<f{DTYPES[dtype][1]}", copy=False)

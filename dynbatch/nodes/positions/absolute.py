@@ -110,7 +110,7 @@ def positions(x: Node, table: Parameter, offset: int = 0) -> Node:
         [[12.0], [23.0]]
     """
     x = node_of("positions", x)
-    check_parameter("positions", table, x.graph)
+    check_parameter("positions", table, x.graph, short=True)
     return PositionRows(detach(x), table=table, offset=size("positions", "offset", offset, 0))
 
 
