@@ -122,6 +122,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--precision", type=precision_of_values, metavar="NAME", help="what caches keep: bfloat16 "
         f"takes half the memory ({FULL})")  # fmt: skip
     add("--matmul", type=precision_name, metavar="NAME", help=ROUNDING["matmul"])
+    add("--dtype", type=precision_of_values, default=FULL, metavar="NAME", help="of weights: "
+        "bfloat16 reads those of Hugging Face's families in 16 bits (%(default)s)")  # fmt: skip
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where the model runs: "
         "cpu, cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
@@ -148,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.file or 'standard input'}: there is no prompt.\n"
             "  fix:  give one a line, or as an argument"
         )
-    loaded = load(options.model, options.loader, options.tokenizer)
+    loaded = load(options.model, options.loader, options.tokenizer, options.dtype)
     loaded.model.to(options.device)
     if not isinstance(loaded, TextModel):
         return _label(loaded, chain(first, prompts), options)

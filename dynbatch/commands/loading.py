@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from dynbatch.arguments import shown
 from dynbatch.backend import Array
 from dynbatch.commands.arguments import function_of_the_user
-from dynbatch.errors import CheckpointError, DataError
+from dynbatch.errors import ArgumentError, CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.pretrained import (
     GPT2,
     T5,
@@ -70,7 +71,7 @@ class IdTokenizer:
 
 
 def load(
-    name: str, loader: str | None = None, tokenizer: str | None = None
+    name: str, loader: str | None = None, tokenizer: str | None = None, dtype: str = FULL
 ) -> TextModel | LabellingTask:
     """The model of a checkpoint's folder or file, or what gives labels to texts by it. Nothing in
     it is executed.
@@ -81,8 +82,10 @@ def load(
         loader:    "package.module:function": function(path) returns the model, its tokenizer and a
                    `GenerationConfig`, in place of all that is known here.
         tokenizer: "bytes", "ids", or a folder, in place of the model's.
+        dtype:     of the weights, as for `load_pretrained`.
 
     Raises:
+        ArgumentError:   weights in 16 bits are asked for of a model that is of no family there.
         CheckpointError: there is none, or it is damaged, or its model cannot generate.
         DataError:       there is no such loader.
         ImportError:     its tokenizer needs a package that is not installed.
@@ -100,9 +103,15 @@ def load(
             f"  fix:  give the run's folder: {path.parent}"
         )
     if loader is None and (path / CONFIG).exists():
-        return _pretrained(path, tokenizer)
+        return _pretrained(path, tokenizer, dtype)
     path = model_file(path)
-    loaded = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
+    loaded = _of_checkpoint(path, tokenizer, dtype) if loader is None else _made(loader, path)
+    if dtype != FULL and not any([p.is_short for p in loaded.model.parameters()]):
+        raise ArgumentError(
+            f"--dtype {dtype}: {name} is a {type(loaded.model).__name__}.\n"
+            "  rule: weights in 16 bits are those of families of Hugging Face's\n"
+            "  fix:  leave --dtype out; --precision has values in 16 bits"
+        )
     if tokenizer is None or not isinstance(loaded, TextModel):
         return loaded
     return loaded._replace(tokenizer=_tokenizer(tokenizer))
@@ -129,13 +138,13 @@ def _made(loader: str, path: Path) -> TextModel:
     return TextModel(*made)
 
 
-def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | LabellingTask:
+def _pretrained(folder: Path, tokenizer: str | None, dtype: str) -> TextModel | LabellingTask:
     """The model of a folder in the layout of Hugging Face."""
     path = file_of(folder, CONFIG)
     config_json = read_json(path)
     kind, names = config_json.get("model_type"), config_json.get("architectures")
     if isinstance(names, list) and str(names[:1]).endswith("ForSequenceClassification']"):
-        model = load_pretrained(folder)
+        model = load_pretrained(folder, dtype=dtype)
         if isinstance(model, BertForClassification):
             return FineTuning(_tokenizer(tokenizer or str(folder)), model.config.labels, model)
     if kind not in FAMILIES:
@@ -144,7 +153,7 @@ def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | LabellingTas
             f"choose a checkpoint of {', '.join(sorted(FAMILIES))}, or a classifier of texts",
         )  # fmt: skip
     coder, config = _tokenizer(tokenizer or str(folder)), GenerationConfig.from_pretrained(folder)
-    return TextModel(FAMILIES[kind].from_pretrained(folder), coder, config)
+    return TextModel(FAMILIES[kind].from_pretrained(folder, dtype=dtype), coder, config)
 
 
 def _tokenizer(name: str) -> TextCoder:
@@ -153,7 +162,7 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTask:
+def _of_checkpoint(path: Path, tokenizer: str | None, dtype: str) -> TextModel | LabellingTask:
     """The model of a run of `dynbatch train`, of an example, or of a family of Hugging Face, whose
     tokenizer is beside it.
 
@@ -163,7 +172,7 @@ def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTa
     info = read_checkpoint(path)
     config = info.extra.get(PretrainedModel.KEY)
     if isinstance(config, dict) and "task" not in info.extra:
-        model, folder = load_pretrained(path), path.parent
+        model, folder = load_pretrained(path, dtype=dtype), path.parent
         if isinstance(model, BertForClassification):
             return FineTuning(_tokenizer(tokenizer or str(folder)), model.config.labels, model)
         if type(model) not in FAMILIES.values():

@@ -276,6 +276,21 @@ def test_numbers_are_rounded_as_matmul_and_precision_say(folder, capsys):
     assert "'half' is not one of float32, tf32, bfloat16" in capsys.readouterr().err
 
 
+def test_weights_are_read_in_16_bits_as_dtype_says(folder, tmp_path, capsys):
+    assert run(folder, *PROMPTS, "--dtype", "bfloat16", "--json") == 0
+    out, _ = capsys.readouterr()
+    config = db.GenerationConfig.from_pretrained(folder, seed=0)
+    model = GPT2.from_pretrained(folder, dtype="bfloat16")
+    expected = db.generate(model, PROMPTS, config, tokenizer=ByteTokenizer())
+    found = [json.loads(line)["results"][0]["log_probs"] for line in out.splitlines()]
+    assert found == [list(one.log_probs) for (one,) in expected]
+    sentences = [TaggedSentence(("the", "cat", "."), ("DT", "NN", "."))] * 5
+    task = Tagging.begin(Parts(sentences, [], []), TaggingSettings())
+    own = saved(task, tmp_path / "own.safetensors")
+    assert main(["generate", own, "the cat", "--dtype", "bfloat16"]) == 1
+    assert "families of Hugging Face's" in capsys.readouterr().err
+
+
 def saved(task, path):
     """The checkpoint of a task that has learned nothing."""
     extra = {"task": task.name, "description": task.description()}
