@@ -15,9 +15,13 @@ class DynbatchError(Exception):
     """Base of every exception that dynbatch raises on purpose."""
 
     @classmethod
-    def at_caller(cls, message: str) -> Self:
-        """An error whose last line names the line of the user's code that led to it."""
-        return cls(f"{message}\n  made at {caller()}")
+    def at_caller(cls, message: str, line: str | None = None) -> Self:
+        """An error whose last line names the line of the user's code that led to it.
+
+        Args:
+            line: as `caller` writes it; None for the line that runs now.
+        """
+        return cls(f"{message}\n  made at {line or caller()}")
 
     def parts(self) -> tuple[str, str]:
         """The problem, and the lines below it (shapes, rule, fix) without the user's line.

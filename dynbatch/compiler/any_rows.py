@@ -45,6 +45,11 @@ def _own(node: Operation) -> list[object]:
     ]
 
 
+def open_rows(nodes: Sequence[Operation], others: Sequence[Operation]) -> frozenset[int]:
+    """Indices of the nodes that have other rows in another trace with the same operators."""
+    return frozenset([a.index for a, b in zip(nodes, others, strict=True) if a.shape != b.shape])
+
+
 def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
     """Whether vectors are repeated over rows only where a matrix beside them has these rows.
 
@@ -83,4 +88,7 @@ def trace_any_rows(trace_with: Callable[[int], Trace]) -> Trace | None:
     except DynbatchError:
         pass
     same = all([operators(other.nodes) == operators(first.nodes) for other in others])
-    return first if same and repeats_beside_rows(first.nodes) else None
+    if not same or not repeats_beside_rows(first.nodes):
+        return None
+    first.open_rows = open_rows(first.nodes, others[0].nodes)
+    return first

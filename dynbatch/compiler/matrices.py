@@ -17,6 +17,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Nest, Op, OpCode, Value
 from dynbatch.compiler.program import Program
+from dynbatch.compiler.trace import made_at
 from dynbatch.nodes.arithmetic import Multiply, Scale
 from dynbatch.nodes.linear import MatMul
 from dynbatch.nodes.node import Node, Shape
@@ -256,4 +257,5 @@ def _refuse(node: Node) -> None:
         "elementwise functions, F.outer, F.matvec, F.vecmat, @, sums and means, and what moves "
         "elements take matrices; all others take vectors",
         "F.reshape(x, (-1,)) makes one vector of a matrix; x[0] is a row of it",
+        line=made_at(node),
     )

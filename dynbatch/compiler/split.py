@@ -8,10 +8,10 @@ after   operators that feed the output only: ordinary nodes behind the scan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dynbatch.compiler.trace import Placeholder, Section, Trace
+from dynbatch.compiler.trace import Placeholder, Section, Trace, made_at
 from dynbatch.errors import ShapeError
 from dynbatch.nodes.node import Node, ancestors
 from dynbatch.nodes.operation import Operation
@@ -58,7 +58,7 @@ def split(trace: Trace) -> Split:
         return [n for n in order if sections[n.index] in wanted]
 
     loop, after = nodes_of(Section.LOOP), nodes_of(Section.AFTER)
-    require_known_rows([*nodes_of(Section.TOKEN), *loop, *after], sections)
+    require_known_rows([*nodes_of(Section.TOKEN), *loop, *after], sections, trace.open_rows)
     require_vector(trace.output)
     wanted = [trace.output, *[x for n in after for x in n.inputs]]
     exports = {x.index: x for x in wanted if sections[x.index] in (Section.LOOP, Section.STATE)}
@@ -90,15 +90,16 @@ def makes_or_reads_matrix(node: Node, sections: dict[int, Section]) -> bool:
     return node.ndim > 1 or bool(of_step)
 
 
-def require_known_rows(nodes: Sequence[Operation], sections: dict[int, Section]) -> None:
-    """Raise `ShapeError` if a matrix of a step follows from a memory, whose rows may be any."""
-    for node in nodes:
-        if makes_or_reads_matrix(node, sections):
-            read = ancestors([x for x in node.inputs if sections[x.index] is Section.MEMORY])
-            if any([x.ndim > 1 and isinstance(x, Placeholder) for x in read.values()]):
+def require_known_rows(
+    nodes: Sequence[Operation], sections: dict[int, Section], open_rows: Collection[int]
+) -> None:
+    """Raise `ShapeError` if a matrix of a step follows from a memory's rows, which may be any."""
+    for node in [n for n in nodes if makes_or_reads_matrix(n, sections)]:
+        for x in (node, *node.inputs):
+            if x.index in open_rows and x.ndim > 1:
                 raise _is_matrix(
-                    node,
-                    f"(rows, {node.width})",
+                    x,
+                    f"(rows, {x.width})",
                     "what a step makes of the rows of a memory is a vector, however many there are",
                     "attend to a memory with F.attention, or sum it; the rest belongs outside",
                 )
@@ -118,5 +119,6 @@ def require_vector(node: Node) -> None:
 def _is_matrix(node: Node, shape: str, rule: str, fix: str) -> ShapeError:
     return ShapeError.at_caller(
         f"cell: {node.label()} is a matrix {shape}, in a step of one sentence.\n"
-        f"  rule: {rule}\n  fix:  {fix}"
+        f"  rule: {rule}\n  fix:  {fix}",
+        made_at(node),
     )

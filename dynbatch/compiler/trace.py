@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from dynbatch.arguments import refused
 from dynbatch.backend import Array, DType
+from dynbatch.caller import caller
 from dynbatch.compiler.recorder import is_leaf, recorded
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError, problem_of
@@ -77,6 +78,7 @@ class TraceGraph:
     def __init__(self, dtype: DTypeLike) -> None:
         self.dtype: DType = np.dtype(dtype)
         self.nodes: list[Operation] = []
+        self.lines: list[str] = []  # of the user's code, at which each of them was made
         self.converted_bytes = 0
         self.programs: dict[Any, Any] = {}
         self.signatures: dict[Any, int] = {}
@@ -85,6 +87,7 @@ class TraceGraph:
     def add(self, node: Node) -> int:
         assert isinstance(node, Operation)
         self.nodes.append(node)
+        self.lines.append(caller())
         return len(self.nodes) - 1
 
     add_light = add
@@ -134,6 +137,7 @@ class Trace:
     """A cell's operators, inputs and outputs.
 
     tokens:     one, or one of each of several sentences side by side.
+    open_rows:  indices of the nodes whose rows follow from a memory's, which may be any.
     fixed_rows: whether it holds only for memories of as many rows as it was traced with.
     """
 
@@ -145,6 +149,7 @@ class Trace:
     next_states: list[Node]
     reads: Reads
     fixed_rows: bool = False
+    open_rows: frozenset[int] = frozenset()
 
 
 def trace_cell(
@@ -189,6 +194,12 @@ def trace_cell(
     output, following = _returned(name, returned, state_nodes, single)
     require_inside(name, [output, *following], graph)
     return Trace(graph.nodes, token_nodes, state_nodes, memory_nodes, output, following, reads)
+
+
+def made_at(node: Node) -> str | None:
+    """The line of the cell that made a traced node; None for a node of another graph."""
+    graph = node.graph
+    return graph.lines[node.index] if isinstance(graph, TraceGraph) else None
 
 
 @contextmanager
@@ -281,7 +292,8 @@ def _another_width(
             f"cell {name!r}: {which} has shape {entered.shape}, the cell's next state "
             f"{leaves.shape}.\n"
             "  rule: a state keeps its shape from step to step\n"
-            "  fix:  F.outer(k, v) is (d, e), F.vecmat(k, S) is Sᵀ k, F.matvec(S, q) is S q"
+            "  fix:  F.outer(k, v) is (d, e), F.vecmat(k, S) is Sᵀ k, F.matvec(S, q) is S q",
+            made_at(leaves),
         )
     if leaves.ndim == 1:
         widths = ", ".join([str(node.width) for node in after])
@@ -297,5 +309,6 @@ def _another_width(
             fix = f"db.zeros{leaves.shape} as part {part} of `init`, for a state of that shape"
     return ShapeError.at_caller(
         f"cell {name!r}: {which} has width {entered.width}, the cell's next state {left}.\n"
-        f"  rule: a state keeps its width from step to step\n  fix:  {fix}"
+        f"  rule: a state keeps its width from step to step\n  fix:  {fix}",
+        made_at(leaves),
     )

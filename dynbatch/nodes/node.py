@@ -267,10 +267,15 @@ class Node(OperatorMethods["Node"]):
             self.refuse(problem, rule, fix, error)
 
     def refuse(
-        self, problem: str, rule: str, fix: str, error: type[DynbatchError] = ShapeError
+        self,
+        problem: str,
+        rule: str,
+        fix: str,
+        error: type[DynbatchError] = ShapeError,
+        line: str | None = None,
     ) -> NoReturn:
         """Raise the error of `require`; where nodes are many, its texts are made only here."""
-        raise error.at_caller(f"{heading(self, problem)}\n  rule: {rule}\n  fix:  {fix}")
+        raise error.at_caller(f"{heading(self, problem)}\n  rule: {rule}\n  fix:  {fix}", line)
 
     def _fixed(self, name: str, fix: str) -> MissingAttributeError:
         return MissingAttributeError.at_caller(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
-from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
+from dynbatch.compiler.any_rows import TRACED_ROWS, open_rows, operators, repeats_beside_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
@@ -40,6 +40,7 @@ class StepTrace:
     arguments: vectors and scalars among these, and `memories` the matrices.
     form:     of what it returned.
     reads:    what it read from its parameters.
+    open_rows: indices of the nodes whose rows follow from a memory's, which may be any.
     compiled: for each set of tokens it was needed for.
     """
 
@@ -49,6 +50,7 @@ class StepTrace:
     outputs: list[Node]
     form: ResultForm
     reads: Reads
+    open_rows: frozenset[int] = frozenset()
     compiled: dict[frozenset[int], CompiledStep] = field(default_factory=dict)
 
     @cached_property
@@ -124,6 +126,7 @@ def trace_step(
                 "  fix:  decide outside the cell, between several cells, or give what differs as\n"
                 "        an argument"
             )
+        first.open_rows = first.open_rows or open_rows(first.nodes, again.nodes)
     return first
 
 
@@ -202,7 +205,7 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
         else:
             sections[node.index] = Section.LOOP
     loop = [n for n in order if sections[n.index] is Section.LOOP]
-    require_known_rows(loop, sections)
+    require_known_rows(loop, sections, trace.open_rows)
     before = [n for n in order if sections[n.index] in (Section.TOKEN, Section.MEMORY)]
     return Split(before, loop, [], trace.outputs, sections)
 

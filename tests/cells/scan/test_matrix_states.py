@@ -192,6 +192,28 @@ def test_a_matrix_that_no_step_makes_is_a_next_state(runs_it):
 
 
 @db.cell
+def adds_products_of_memories(x, state, p, memory):
+    rows = F.concat([memory[:2], memory[1:2]], dim=0)
+    state = 0.5 * state + F.transpose(memory) @ memory * F.sigmoid(x) + rows
+    return x @ state, state
+
+
+def test_a_step_reads_matrices_of_known_shape_that_follow_from_a_memory(runs_it):
+    def build(graph, xs, memory):
+        return [*db.scan(adds_products_of_memories, xs, db.zeros(3, 3), None, memory)]
+
+    check_gradient(build, shapes=[(2, 3), (4, 3)])
+    check_batching(build, shapes=[[(n, 3), (rows, 3)] for n, rows in ((2, 4), (0, 2), (3, 4))])
+    with db.Graph(dtype="float64") as graph:
+        x, memory = [np.random.default_rng(0).standard_normal((4, 3)) for _ in range(2)]
+        _, last = build(graph, F.input(graph, x), F.input(graph, memory))
+        state = np.zeros((3, 3))
+        for row in x:
+            state = 0.5 * state + memory.T @ memory / (1 + np.exp(-row)) + memory[[0, 1, 1]]
+        assert_near(last.value, state, 1e-12, "last")
+
+
+@db.cell
 def projected(x, state, p):
     """Streams of which all, a part and the product with a weight are read."""
     q, k, v = [F.reshape(p[name] @ x, (2, -1)) for name in "qkv"]
@@ -309,18 +331,26 @@ def soft(x, state, p):
     return x @ F.softmax(state), state
 
 
+@db.cell
+def has_a_row_for_each_of_a_memory(x, state, p, memory):
+    return x @ state, state + F.outer(F.sum(memory @ F.outer(x, x), dim=0), x)
+
+
 @pytest.mark.parametrize(
     ("cell", "told"),
     [
         (returns_a_matrix, r"is a matrix \(3, 3\).*\n.*\n.*F.reshape"),
         (changes_its_shape, r"`init` has shape \(3, 3\), the cell's next state \(6, 3\)"),
         (soft, r"Softmax.* cannot run it on \(3, 3\).*\n(.*\n)*.*F.outer"),
+        (has_a_row_for_each_of_a_memory, r"MatMul #7 is a matrix \(rows, 3\)"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_what_a_step_cannot_have_is_told_with_its_shapes(cell, told):
+def test_what_a_step_cannot_have_is_told_with_its_shapes_and_line(cell, told):
+    told += rf"(.*\n)*  made at .*:\d+ in {cell.__name__}"
     with db.Graph() as graph, pytest.raises(ShapeError, match=told):
-        db.scan(cell, F.input(graph, np.ones((2, 3))), db.zeros(3, 3))
+        x = F.input(graph, np.ones((2, 3)))
+        db.scan(cell, x, db.zeros(3, 3), memory=x if "memory" in told else None)
 
 
 def test_a_vector_that_becomes_a_matrix_is_told_the_right_first_state():
