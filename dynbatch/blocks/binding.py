@@ -200,7 +200,10 @@ def bind(
         site = taken.add(fit, k, traces, again) if given_names else None
         follows = site is not None or op.node.follows_sizes()
         follows = follows and untold.isdisjoint(op.inputs)
-        _bind_sizes(op, fit, nodes, len(traces), follows)
+        # Reshaped parameters, say, whose shape no size changes.
+        shared = all([x >= 0 and operators[x].is_shared for x in op.inputs])
+        is_fixed = shared and len({node.shape for node in nodes}) == 1
+        _bind_sizes(op, fit, nodes, len(traces), follows or is_fixed)
         if op.rows is None or op.width is None:
             untold.add(k)
         tables = [node.attributes() for node in nodes]
@@ -222,7 +225,6 @@ def bind(
                     op.bound[name] = _sized(fit, values[: len(traces)], values[len(traces) :])
         if site is not None and not is_given:
             raise ArraysAlike  # an array that never differs, or a constant?
-        shared = all([x >= 0 and operators[x].is_shared for x in op.inputs])
         fixed = all([c is not None and not any(c[:-1]) for c in (op.rows, op.width)])
         op.is_shared = shared and not op.bound and fixed
     return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from dynbatch.blocks.arguments import Arguments
 from dynbatch.blocks.given_arrays import GivenArrays, NotTraceable, is_inside
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, parameters_in
-from dynbatch.nodes.node import WIDTH, Node
+from dynbatch.nodes.node import WIDTH, Node, ancestors
 
 LENGTHS_READ = frozenset(
     [
@@ -119,16 +119,16 @@ def run_on_placeholders(
             raise NotTraceable(f"it returns a {type(result).__name__}, not a node or several")
         if result.graph is not trace:
             raise NotTraceable(f"it returns {result!r}, which was made outside it")
-    _require_matrices(trace.nodes)
     for node in trace.nodes:
         for x in node.inputs:
             if x.graph is not trace:
                 raise NotTraceable(f"it reads {x!r}, which was made outside it")
+    _require_matrices(ancestors(results).values())  # a scan's last state, say, may stay unread
     trace.returned = results
     return trace
 
 
-def _require_matrices(nodes: Sequence[Node]) -> None:
+def _require_matrices(nodes: Iterable[Node]) -> None:
     for node in nodes:
         if node.ndim > 2:
             raise NotTraceable(f"{node!r} has {node.ndim} dimensions; a block follows two")

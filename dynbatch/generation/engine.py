@@ -292,7 +292,7 @@ class Engine:
         self._continuation.device.use()
         with evaluating(self._model), self._products():
             joining = queue.join()
-            if joining and self._continuation.has_source:
+            if joining and self._continuation.begins:
                 self._tried(joining, lambda: self._begin(joining), events)
             read = queue.rows(events)
             sentences = [(ids, branch.history) for _, branch, ids in read]
@@ -337,8 +337,8 @@ class Engine:
         return None
 
     def _begin(self, joining: Sequence[GenerationRequest]) -> None:
-        """Encode the sources of requests; all sentences of one share what comes of it."""
-        sources = [request.source for request in joining if request.source is not None]
+        """Encode sources, and make first states; all sentences of a request share them."""
+        sources = [request.source for request in joining]
         with self._continuation.graph() as graph:
             histories = self._continuation.begin(graph, sources, self.caches)
         for request, history in zip(joining, histories, strict=True):

@@ -106,9 +106,11 @@ class Continuation:
     def program(self, graph: Graph) -> Resumed:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""
         source = np.zeros(TRACED + 1, np.int64)
-        encoded = encoded_by(self._model, graph, source) if self.has_source else ()
-        self._last = self._program_of(graph, self._arguments(graph, encoded))
+        self._last = self._program_of(graph, self._arguments(graph, self._encoded(graph, source)))
         return self._last
+
+    def _encoded(self, graph: Graph, source: Any) -> tuple[Node, ...]:
+        return encoded_by(self._model, graph, source) if self.has_source else ()
 
     def _arguments(self, graph: Graph, memories: Sequence[Node]) -> Arguments:
         return Arguments((graph, self._model, np.zeros(TRACED, np.int64), *memories), {})
@@ -139,15 +141,20 @@ class Continuation:
             self._programs[program.uid] = known
         return known
 
-    def begin(self, graph: Graph, sources: Sequence[ArrayLike], caches: Caches) -> list[History]:
-        """Encode sources, and keep what the decoder reads of them.
+    @property
+    def begins(self) -> bool:
+        """Whether sentences begin with rows of sources, or of parameters, as a first state."""
+        return self._last.beginning is not None
+
+    def begin(self, graph: Graph, sources: Sequence[Array | None], caches: Caches) -> list[History]:
+        """Encode sources, and keep what the decoder reads of them, and of parameters.
 
         Raises:
             OutOfMemory: there is no room for it; nothing is held then.
         """
         results = []
         call_type = self._block._call_type
-        for encoded in [encoded_by(self._model, graph, source) for source in sources]:
+        for encoded in [self._encoded(graph, source) for source in sources]:
             arguments = self._arguments(graph, encoded)
             self._last = self._program_of(graph, arguments)
             program = self._last.beginning

@@ -30,7 +30,7 @@ def stepwise(model, sources, targets, rng, dtype="float32"):
     pool = Pool()
     caches = Caches(program.slots, np.dtype(dtype), pool)
     histories = [History(caches) for _ in targets]
-    if continuation.has_source:
+    if continuation.begins:
         with db.Graph(dtype=dtype, grad=False) as graph:
             histories = continuation.begin(graph, sources, caches)
     found = [[] for _ in targets]
@@ -114,7 +114,7 @@ def test_a_step_is_prepared_once_and_runs_for_other_sentences_too(name, monkeypa
     pool = Pool()
     caches = Caches(program.slots, np.dtype("float32"), pool)
     histories = [History(caches) for _ in range(7)]
-    if continuation.has_source:
+    if continuation.begins:
         with continuation.graph() as graph:
             sources = [rng.integers(0, VOCAB, 5) for _ in histories]
             histories = continuation.begin(graph, sources, caches)

@@ -28,7 +28,7 @@ def test_sentences_keep_the_same_rows_alone_and_together(name):
         caches = Caches(slots, continuation.dtype, pool)
         for group in groups:
             histories = [History(caches) for _ in group]
-            if continuation.has_source:
+            if continuation.begins:
                 with continuation.graph() as graph:
                     histories = continuation.begin(graph, [sources[k] for k in group], caches)
             for step in range(max([lengths[k] for k in group])):

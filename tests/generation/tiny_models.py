@@ -76,23 +76,26 @@ class LSTMLanguageModel(models.Module):
 
 
 @db.cell
-def linear_step(x, state, params):
-    """A step of linear attention of two heads, whose state is a matrix each."""
-    q, k, v = [F.reshape(part, (2, 4)) for part in (x[:8], x[8:16], x[16:])]
-    state = 0.9 * state + F.outer(k, v)
-    return F.reshape(F.vecmat(q, state), (-1,)), state
+def linear_step(x, states, params):
+    """A step of linear attention of two heads, whose state is a matrix each, and a mean."""
+    q, k, v = [F.reshape(part, (2, 4)) for part in (x[:8], x[8:16], params.values @ x)]
+    state, mean = states
+    state, mean = 0.9 * state + F.outer(k, v), 0.5 * mean + x[:8]
+    return F.reshape(F.vecmat(q, state), (-1,)) + mean, (state, mean)
 
 
 class LinearAttention(models.Module):
-    """A layer of linear attention over words."""
+    """A layer of linear attention over words, with a first state that is learned."""
 
     def __init__(self):
-        self.embedding, self.project = models.Embedding(VOCAB, 12), models.Linear(12, 24)
+        self.embedding, self.project = models.Embedding(VOCAB, 12), models.Linear(12, 16)
+        self.values, self.first = db.Parameter(np.zeros((8, 16))), db.Parameter(np.zeros(8))
         self.output = models.Linear(8, VOCAB)
 
     def __call__(self, graph, ids):
         x = self.project(self.embedding(graph, ids))
-        return self.output(db.scan(linear_step, x, db.zeros(2, 4, 4), return_state=False))
+        ys, _ = db.scan(linear_step, x, (db.zeros(2, 4, 4), self.first), self)
+        return self.output(ys)
 
 
 @db.cell
