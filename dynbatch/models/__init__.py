@@ -7,9 +7,18 @@ from dynbatch.models.batch_norm import BatchNorm
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
 from dynbatch.models.ctc import ctc_beam_search, ctc_greedy
+from dynbatch.models.freezing import freeze, unfreeze
 from dynbatch.models.gpt import GPT
 from dynbatch.models.images import AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Flatten, MaxPool2d
 from dynbatch.models.layers import Dropout, Embedding, EmbeddingBag, LayerNorm, Linear, RMSNorm
+from dynbatch.models.lora.adapting import (
+    add_adapter,
+    merge_adapter,
+    remove_adapter,
+    unmerge_adapter,
+)
+from dynbatch.models.lora.config import LoraConfig
+from dynbatch.models.lora.targets import adaptable
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.seq2seq import Seq2Seq
@@ -50,6 +59,7 @@ __all__ = [
     "GeneralAttention",
     "LayerNorm",
     "Linear",
+    "LoraConfig",
     "MaxPool2d",
     "Module",
     "MultiHeadAttention",
@@ -63,9 +73,16 @@ __all__ = [
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TransformerTranslation",
+    "adaptable",
+    "add_adapter",
     "ctc_beam_search",
     "ctc_greedy",
+    "freeze",
     "maximum_spanning_tree",
+    "merge_adapter",
+    "remove_adapter",
+    "unfreeze",
+    "unmerge_adapter",
 ]
 
 if not TYPE_CHECKING:  # for which a module with this function has every name

@@ -84,7 +84,7 @@ class GPT(Module):
         """The output of the layers for a sentence, (T, width)."""
         x = self.tokens(graph, ids)
         if self.places is not None:
-            x = x + F.positions(x, self.places.weight)
+            x = x + self.places.positions(x)
         return self.encoder(self.dropout(x), causal=True)
 
     def scores(self, features: Node) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, shown, sizes, switch
 from dynbatch.errors import ShapeError
+from dynbatch.models.adapter import Adaptable
 from dynbatch.models.initial import Rng, generator, normal, ones, uniform_pair, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
@@ -19,7 +21,7 @@ MISSING: Any = object()
 """Stands for an argument that was not given."""
 
 
-class Embedding(Module):
+class Embedding(Adaptable):
     """A table of vectors. `embed(graph, ids)` gives one sentence's, ids (T,) -> (T, D).
 
     There is no padding row, as nothing is padded. The gradient is row-sparse: an update touches
@@ -92,7 +94,17 @@ class Embedding(Module):
                 "a sentence's vectors are a node of one graph",
                 "embed(graph, ids), inside `with db.Graph() as graph:`",
             )  # fmt: skip
-        return F.lookup(graph, self.weight, ids)
+        return self._read(lambda table: F.lookup(graph, table, ids))
+
+    def positions(self, x: Node, first: int = 0) -> Node:
+        """The rows `first`, `first` + 1, … for the tokens of x (T, E) -> (T, D).
+
+        Of x the length alone is read: see `F.positions`.
+        """
+        return self._read(lambda table: F.positions(x, table, first))
+
+    def _read(self, rows_of: Callable[[Parameter], Node]) -> Node:
+        return self.adapted(rows_of, rows_of(self.weight))
 
 
 class EmbeddingBag(Embedding):
@@ -158,7 +170,7 @@ def _mode(mode: str) -> str:
     return mode
 
 
-class Linear(Module):
+class Linear(Adaptable):
     """y = x Wᵀ + b for every token, x (T, I) or (I,) -> (T, O) or (O,).
 
     Args:
@@ -189,7 +201,7 @@ class Linear(Module):
         return made
 
     def __call__(self, x: Node) -> Node:
-        return F.linear(x, self.weight, self.bias)
+        return self.adapted(x, F.linear(x, self.weight, self.bias))
 
 
 class LayerNorm(Module):

@@ -78,10 +78,10 @@ def decoder_step(
         h, c = states[2 * k : 2 * k + 2]
         gates = F.linear(x, layer.weight_ih, layer.bias) + F.linear(h, layer.weight_hh)
         if k == 0:
-            gates = gates + F.linear(feed, p.feed.weight)
+            gates = gates + p.feed(feed)
         x, c = lstm_step(gates, c)
         following += [x, c]
-    feed = F.tanh(p.attention.attend(x, memory) + F.linear(x, p.state.weight))
+    feed = F.tanh(p.attention.attend(x, memory) + p.state(x))
     return feed, (*following, feed)
 
 

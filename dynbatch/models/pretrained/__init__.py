@@ -1,5 +1,6 @@
 """Pretrained models: checkpoint folders that Hugging Face's `transformers` reads too."""
 
+from dynbatch.models.pretrained.adapters import load_adapter, save_adapter
 from dynbatch.models.pretrained.bert import Bert, BertConfig
 from dynbatch.models.pretrained.bert_heads import (
     BertForClassification,
@@ -42,5 +43,7 @@ __all__ = [
     "RobertaForMaskedWords",
     "RobertaForTokens",
     "T5Config",
+    "load_adapter",
     "load_pretrained",
+    "save_adapter",
 ]

@@ -132,7 +132,7 @@ class BertEmbeddings(Module):
     @block
     def __call__(self, graph: Owner, ids: Array, types: Array) -> Node:
         x = self.word(graph, ids)
-        x = x + F.positions(x, self.position.weight, self.first_position)
+        x = x + self.position.positions(x, self.first_position)
         return self.dropout(self.norm(x + self.token_type(graph, types)))
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dynbatch.models.initial import Rng
 from dynbatch.models.module import Module
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.table import Table
+from dynbatch.models.pretrained.table import Shape, Stored, Table, find
 
 
 class Family(Module):
@@ -50,3 +50,10 @@ class Family(Module):
         those of `spare`.
         """
         return {}
+
+    def stored_rows(self, name: str, shape: Shape) -> list[tuple[str, int]]:
+        """The tensors of a parameter in a file, and how many of its rows each has."""
+        stored = find(self.table(), name)
+        names = stored.names
+        parts = Stored(names, stored.rows).shapes(shape)
+        return [(one, part[0]) for one, part in zip(names, parts, strict=True)]

@@ -15,6 +15,7 @@ from typing import Any
 from dynbatch.errors import CheckpointError, DynbatchError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MOST_JSON = 1 << 20
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -75,6 +76,12 @@ def file_of(folder: Path, name: str) -> Path:
             folder, "there is no such file or folder",
             "check the path; a published model is fetched by: hf download OWNER/NAME --local-dir "
             "FOLDER",
+        )  # fmt: skip
+    if not is_file and name == CONFIG and (folder / ADAPTER_CONFIG).is_file():
+        raise fault(
+            folder, "it has an adapter, and no model",
+            "load the model that was adapted, and then "
+            f'models.pretrained.load_adapter(model, "{folder}")',
         )  # fmt: skip
     if not is_file:
         problem = "not a regular file" if os.path.lexists(path) else "there is no such file"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from dynbatch import nodes as F
 from dynbatch.arguments import refused
 from dynbatch.backend import Array
 from dynbatch.blocks.block import block
@@ -138,7 +137,7 @@ class GPT2(CausalModel):
     def embed(self, graph: Owner, ids: Array) -> Node:
         """Words and their positions, T ids -> (T, D)."""
         words = self.word(graph, ids)
-        return self.dropout(words + F.positions(words, self.position.weight))
+        return self.dropout(words + self.position.positions(words))
 
     def tied(self) -> Mapping[str, str]:
         is_tied = self.config.tie_word_embeddings

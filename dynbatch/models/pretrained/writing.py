@@ -17,6 +17,7 @@ from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves, widened
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.models.adapter import Adapter
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS
 from dynbatch.models.pretrained.table import Stored, find, matches
@@ -59,6 +60,7 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
             "save_pretrained", f"dtype is {dtype!r}", f"one of {', '.join(DTYPES)}",
             "choose one of these",
         )  # fmt: skip
+    require_plain(model)
     table, parts = model.table(), []
     for name, parameter in model.named_parameters():
         stored = find(table, name)
@@ -79,7 +81,7 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
     config = config_json(model, dtype)
     try:
         with ExitStack() as together:  # which gives the names from the last to the first
-            _write_json(together.enter_context(replacing(folder / CONFIG)), config)
+            write_json(together.enter_context(replacing(folder / CONFIG)), config)
             if len(shards) > 1:
                 index = {
                     "metadata": {"total_size": sum([part.bytes_of(dtype) for part in parts])},
@@ -89,9 +91,9 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
                         for part in shard
                     },
                 }
-                _write_json(together.enter_context(replacing(folder / INDEX)), index)
+                write_json(together.enter_context(replacing(folder / INDEX)), index)
             for name, shard in zip(names, shards, strict=True):
-                _write_tensors(together.enter_context(replacing(folder / name)), shard, dtype)
+                write_tensors(together.enter_context(replacing(folder / name)), shard, dtype)
         for old in folder.iterdir():
             is_index = old.name == INDEX and len(shards) > 1
             if _WEIGHTS.fullmatch(old.name) and old.name not in names and not is_index:
@@ -101,6 +103,17 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
             f"{folder}: the model was not written ({error}).\n"
             "  fix:  make room on the disk, or choose a folder that can be written"
         ) from error
+
+
+def require_plain(model: Family) -> None:
+    """Raise an error if a model has an adapter that is not merged."""
+    if any([isinstance(each, Adapter) and not each.is_merged for each in model.modules()]):
+        raise refused(
+            "save_pretrained", f"this {type(model).__name__} has an adapter",
+            "the folder of a model has its weights alone",
+            "models.merge_adapter(model) first; or models.pretrained.save_adapter(model, folder), "
+            "for what was trained",
+        )  # fmt: skip
 
 
 def config_json(model: Family, dtype: str = "float32") -> dict[str, Any]:
@@ -125,7 +138,7 @@ def _shards(parts: Sequence[Part], dtype: str, most: int | None) -> list[list[Pa
     return shards
 
 
-def _write_tensors(path: Path, parts: Sequence[Part], dtype: str) -> None:
+def write_tensors(path: Path, parts: Sequence[Part], dtype: str) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers wants to be told
     start = 0
     for part in parts:
@@ -145,7 +158,7 @@ def _write_tensors(path: Path, parts: Sequence[Part], dtype: str) -> None:
                 file.write(block)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -12,14 +12,14 @@ from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, size, sizes
 from dynbatch.backend import Array
 from dynbatch.blocks.block import block
+from dynbatch.models.adapter import Adaptable
 from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
 from dynbatch.models.layers import Linear
-from dynbatch.models.module import Module
 from dynbatch.nodes.attention.bias import DistanceBias
 from dynbatch.nodes.node import Node
 
 
-class MultiHeadAttention(Module):
+class MultiHeadAttention(Adaptable):
     """Attention of several heads, out_proj [head_1; …; head_H], as `torch.nn.MultiheadAttention`.
 
         head_h = softmax(scale · q_h k_hᵀ) v_h,   q = W_q x + b_q,  k, v likewise of x or memory
@@ -57,6 +57,8 @@ class MultiHeadAttention(Module):
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
     """
+
+    adapted_weight = "in_proj_weight"
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class MultiHeadAttention(Module):
                 "attention(x, memory)" if self.has_memory else "give memory_dim when it is made",
             )  # fmt: skip
         if memory is None:
-            joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+            joined = self.adapted(x, F.linear(x, self.in_proj_weight, self.in_proj_bias))
             if self.rotary is None:
                 return F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
             turned, values = F.split(joined, [self.inner + self.kv_inner, self.kv_inner])

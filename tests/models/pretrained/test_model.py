@@ -265,7 +265,7 @@ def test_nothing_is_left_of_a_writing_that_fails(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "_write_tensors", fails)
+    monkeypatch.setattr(writing, "write_tensors", fails)
     with pytest.raises(CheckpointError, match=r"No space left(.|\n)*make room"):
         tiny(layers=1).save_pretrained(tmp_path, max_shard_size=300)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
