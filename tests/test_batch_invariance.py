@@ -11,6 +11,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.kernels.c.runtime.library import reason
+from dynbatch.kernels.runtime.precision import Rounding
 from tests.marks import exhaustive
 from tests.sentence_models import KINDS, WORDS, Build, Sentence
 
@@ -23,12 +24,18 @@ WATCHED = (1, 2, 9, 31)  # lengths of the sentences that are watched
 OWN_WORDS = sum(WATCHED)  # only they use these; each word once, so a gradient is one row
 MOST = 45  # words of a sentence beside them
 COMPANIES = (1, 2, 4, 16, 30, 64, 200)
+ROUNDINGS: dict[str, Rounding] = {
+    "float32": {},
+    "products in bfloat16": {"matmul": "bfloat16"},
+    "values in bfloat16": {"precision": "bfloat16"},
+    "values in bfloat16 alone": {"precision": "bfloat16", "matmul": "float32"},
+}
 Numbers = dict[str, bytes]
 
 
-def results(build: Build, sentences: Sequence[np.ndarray], matmul: str) -> list[Numbers]:
+def results(build: Build, sentences: Sequence[np.ndarray], rounding: Rounding) -> list[Numbers]:
     """The bits of each sentence's value and loss, and of the gradients of what its model reads."""
-    with db.Graph(seed=3, matmul=matmul) as graph:
+    with db.Graph(seed=3, **rounding) as graph:
         each = [Sentence(graph, ids) for ids in sentences]
         if inspect.isgeneratorfunction(build):
             made = db.drive(graph, [build(sentence) for sentence in each])
@@ -49,13 +56,13 @@ def results(build: Build, sentences: Sequence[np.ndarray], matmul: str) -> list[
 
 
 def differing(
-    name: str, companies: Sequence[int], threads: int, matmul: str = "float32"
+    name: str, companies: Sequence[int], threads: int, rounding: str = "float32"
 ) -> set[tuple[str, int, int]]:
     """Bits that differ from those alone on one thread: name, words and sentences beside it."""
     build, rng = KINDS[name](), np.random.default_rng(0)
     own = np.split(rng.permutation(OWN_WORDS), np.cumsum(WATCHED)[:-1])
     db.set_num_threads(1)
-    alone = [results(build, [ids], matmul)[0] for ids in own]
+    alone = [results(build, [ids], ROUNDINGS[rounding])[0] for ids in own]
     db.set_num_threads(threads)
     found = set()
     for count in companies:
@@ -65,7 +72,7 @@ def differing(
             everyone = [own[k] for k in watched]
             everyone += [rng.integers(OWN_WORDS, WORDS, n) for n in lengths]
             order = rng.permutation(count)
-            numbers = results(build, [everyone[k] for k in order], matmul)
+            numbers = results(build, [everyone[k] for k in order], ROUNDINGS[rounding])
             for k, place in enumerate(np.argsort(order)[: len(watched)], first):
                 assert numbers[place].keys() == alone[k].keys()
                 found |= {
@@ -77,22 +84,27 @@ def differing(
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("matmul", ["float32", exhaustive("bfloat16")])
-def test_a_sentence_has_the_same_bits_in_a_company_of_thirty(name: str, matmul: str) -> None:
-    assert differing(name, [30], 2, matmul) == set()
+@pytest.mark.parametrize("rounding", ["float32", *map(exhaustive, [*ROUNDINGS][1:])])
+def test_a_sentence_has_the_same_bits_in_a_company_of_thirty(name: str, rounding: str) -> None:
+    assert differing(name, [30], 2, rounding) == set()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_sentence_has_the_same_bits_in_every_company(
-    name: str, matmul: str, threads: int
+    name: str, rounding: str, threads: int
 ) -> None:
-    assert differing(name, COMPANIES, threads, matmul) == set()
+    assert differing(name, COMPANIES, threads, rounding) == set()
 
 
 @pytest.mark.slow
 def test_a_sentence_has_the_same_bits_in_200_companies_in_bfloat16() -> None:
     """Each of two to nine sentences, by all kinds of products: of maps, a scan and the loss."""
-    assert differing("tagger", [*range(2, 10)] * 25, 2, "bfloat16") == set()
+    assert differing("tagger", [*range(2, 10)] * 25, 2, "products in bfloat16") == set()
+
+
+@pytest.mark.parametrize("name", ["transformer", "seq2seq"])
+def test_values_in_16_bits_are_the_same_in_a_company(name: str) -> None:
+    assert differing(name, [16], 2, "values in bfloat16") == set()

@@ -68,6 +68,25 @@ def small_cell() -> Build:
 
 
 @kind
+def matrix_states() -> Build:
+    """A matrix a head, which forgets, and is corrected by what it answers: a gated delta net."""
+
+    @db.cell
+    def step(x: Any, state: Any, p: Any) -> Any:
+        q, k, v, gates = [F.reshape(part, (2, -1)) for part in F.split(x, [8, 8, 6, 4])]
+        state = F.sigmoid(F.unsqueeze(gates[:, :1], -1)) * state
+        wrong = v - F.vecmat(k, state)
+        state = state + F.outer(k, F.sigmoid(gates[:, 1:]) * wrong)
+        return F.reshape(F.vecmat(q, state), (-1,)), state
+
+    def build(sentence: Sentence) -> Made:
+        ys = db.scan(step, sentence.rows(26), db.zeros(2, 4, 3), return_state=False)
+        return squares(ys)
+
+    return build
+
+
+@kind
 def seq2seq() -> Build:
     model = models.Seq2Seq(WORDS, TAGS, EMBED, HIDDEN, rng=1)
 
