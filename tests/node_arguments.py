@@ -137,6 +137,12 @@ def frames_and_labels(generator: Generator, length: int) -> tuple[Any, ...]:
     return (*matrix(generator, length), generator.integers(1, 4, (length + 1) // 2))
 
 
+def emissions_and_segments(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Scores of 2 labels for segments of 1 and 2 tokens, and a segmentation."""
+    segments = [(2, t % 4 // 2) for t in range(0, length - 1, 2)] + [(1, 1)] * (length % 2)
+    return (*matrix(generator, length), np.array(segments, np.int64).reshape(-1, 2))
+
+
 def ids(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.integers(0, 7, length),)
 

@@ -22,6 +22,7 @@ from tests.node_arguments import (
     at_least,
     chances,
     choices,
+    emissions_and_segments,
     emissions_and_tags,
     frames_and_labels,
     gated_rows,
@@ -242,6 +243,23 @@ def torch_ctc(torch, x, ids):
     sizes = torch.tensor([len(x)]), torch.tensor([len(ids)])
     x = torch.nn.functional.log_softmax(x, 1)[:, None]
     return torch.nn.functional.ctc_loss(x, ids[None], *sizes, reduction="none")[0]
+
+
+def torch_semi_crf(torch, x, segments, transitions, start, end):
+    """The forward algorithm over segments of 1 and 2 tokens with 2 labels."""
+    if not len(x):
+        return torch.zeros(())
+    entries, score = [start], 0
+    for t, row in enumerate(x):
+        a = torch.stack([entries[t - k] + row[2 * k : 2 * k + 2] for k in range(min(2, t + 1))])
+        a = a.logsumexp(0)
+        entries.append((a[:, None] + transitions).logsumexp(0))
+    t, labels = -1, [label for _, label in segments]
+    for length, label in segments:
+        t += length
+        score = score + x[t, 2 * (length - 1) + label]
+    score = score + start[labels[0]] + end[labels[-1]] + transitions[labels[:-1], labels[1:]].sum()
+    return (a + end).logsumexp(0) - score
 
 
 def torch_gated_delta_rule(torch, q, k, v, log_a, b=None):
@@ -857,6 +875,10 @@ CASES = [
          [(4, 4), (4,), (4,)], None, {"Viterbi": 1}),
     Case("ctc_loss", lambda graph, x, ids: F.ctc_loss(F.log_softmax(x), ids), frames_and_labels, (),
          torch_ctc, {"Ctc": 1}),
+    Case("semi_crf", lambda graph, x, each, w, b, e: F.semi_crf(x, each, 2, w, b, e),
+         emissions_and_segments, [(2, 2), (2,), (2,)], torch_semi_crf, {"SemiCrf": 1}),
+    Case("semi_viterbi", lambda graph, x, w, b, e: F.semi_viterbi(x, 2, w, b, e), matrix,
+         [(2, 2), (2,), (2,)], None, {"SemiViterbi": 1}),
     Case("probe", lambda graph, x: probe([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
          (), lambda torch, x: 3 * x.sum(), {"Probe": 1}),
     Case("loss_sum", lambda graph, x: seed([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)], True),

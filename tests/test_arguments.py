@@ -59,6 +59,7 @@ SIZED = {
     models.BiaffineLabels: ("features", "num_labels"),
     models.BiaffineParser: ("states", "num_labels", "arcs", "labels"),
     models.CRF: ("num_tags",),
+    models.SemiCRF: ("num_labels", "longest"),
     models.GPT: ("num_tokens", "longest", "width", "layers", "heads"),
     models.TransformerTranslation: ("source_vocab", "target_vocab", "hidden", "layers", "heads"),
     models.TextCNN: ("input_size", "num_classes", "filters"),

@@ -28,9 +28,9 @@ PUBLIC = {
         max_pool max_pool2d maximum mean mean_pool min minimum mse_loss multi_margin_loss multiply
         negative nll_loss normalize not_equal outer parameter permute pick pointer_loss
         poisson_nll_loss positions pow reglu relative_bias repeat reshape reverse rms_norm rotary
-        round segment_mean segment_sum sign sin sinh sinusoidal slice softmax sparsemax split sqrt
-        squeeze stack std subtract sum swiglu t5_bias tan topk transpose unsqueeze var vecmat
-        viterbi where windows
+        round segment_mean segment_sum semi_crf semi_viterbi sign sin sinh sinusoidal slice softmax
+        sparsemax split sqrt squeeze stack std subtract sum swiglu t5_bias tan topk transpose
+        unsqueeze var vecmat viterbi where windows
     """,
     "dynbatch.parallel": """
         Communicator Cost PipelineResult balanced connect pipeline spread sum_gradients

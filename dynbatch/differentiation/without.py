@@ -18,7 +18,9 @@ WITHOUT_A_RULE = MappingProxyType(
             ("GatedLinearAttention", "GatedDeltaRule"),
             "its states come from a kernel and are not nodes: write the recurrence with nodes",
         ),
-        **dict.fromkeys(("Crf", "Ctc"), "its marginals come from a kernel and are not nodes"),
+        **dict.fromkeys(
+            ("Crf", "Ctc", "SemiCrf"), "its marginals come from a kernel and are not nodes"
+        ),
         **dict.fromkeys(
             ("Scan", "Port", "RegionNode", "StackCalls"),
             f"{PLAIN}, which a cell is where grad itself calls the function",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.batch_norm import BatchNorm
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
-from dynbatch.models.crf import CRF
+from dynbatch.models.crf import CRF, SemiCRF
 from dynbatch.models.ctc import ctc_beam_search, ctc_greedy
 from dynbatch.models.freezing import freeze, unfreeze
 from dynbatch.models.gpt import GPT
@@ -64,6 +64,7 @@ __all__ = [
     "Module",
     "MultiHeadAttention",
     "RMSNorm",
+    "SemiCRF",
     "Seq2Seq",
     "Sequential",
     "TextCNN",

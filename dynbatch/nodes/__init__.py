@@ -26,6 +26,7 @@ from dynbatch.nodes.losses.elementwise import (
     poisson_nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
+from dynbatch.nodes.losses.semi_crf import semi_crf, semi_viterbi
 from dynbatch.nodes.matrix_vector import matvec, outer, vecmat
 from dynbatch.nodes.norms import cosine_similarity, normalize
 from dynbatch.nodes.positions.absolute import positions, sinusoidal
@@ -103,10 +104,10 @@ __all__ = [
     "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply",
     "negative", "nll_loss", "normalize", "not_equal", "outer", "parameter", "permute", "pick",
     "pointer_loss", "poisson_nll_loss", "positions", "pow", "reglu", "relative_bias", "repeat",
-    "reshape", "reverse", "rms_norm", "rotary", "round", "segment_mean", "segment_sum", "sign",
-    "sin", "sinh", "sinusoidal", "slice", "softmax", "sparsemax", "split", "sqrt", "squeeze",
-    "stack", "std", "subtract", "sum", "swiglu", "t5_bias", "tan", "topk", "transpose", "unsqueeze",
-    "var", "vecmat", "viterbi", "where", "windows",
+    "reshape", "reverse", "rms_norm", "rotary", "round", "segment_mean", "segment_sum", "semi_crf",
+    "semi_viterbi", "sign", "sin", "sinh", "sinusoidal", "slice", "softmax", "sparsemax", "split",
+    "sqrt", "squeeze", "stack", "std", "subtract", "sum", "swiglu", "t5_bias", "tan", "topk",
+    "transpose", "unsqueeze", "var", "vecmat", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -78,3 +78,27 @@ def test_frozen_scores_stay_and_emissions_still_learn():
         graph.backward(crf.loss(emissions, [0, 1, 2, 1, 0]))
         assert np.abs(emissions.gradient).sum() > 1
     assert crf.transitions.grad is None and np.abs(crf.start.grad).sum() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("segments", "error", "message"),
+    [
+        ([(2, 0)], db.errors.ShapeError, "segments of 2 tokens for a sentence of 3"),
+        ([(3, 0)], db.errors.ShapeError, "segment 0 has 3 tokens, of at most 2"),
+        ([(1, 0), (2, 4)], db.errors.VocabularyError, "target 4 at position 1 of 2"),
+        ([1, 2], db.errors.ArgumentError, "segments is a list"),
+    ],
+)
+def test_segments_that_do_not_fit_are_refused(segments, error, message):
+    crf = models.SemiCRF(4, longest=2)
+    with db.Graph() as graph, pytest.raises(error, match=message):
+        crf.loss(F.constant(graph, 0.0, (3, 8)), segments)
+
+
+def test_segments_are_decoded_alike_on_every_device(device):
+    crf = models.SemiCRF(2, longest=3, rng=0).to(device)
+    scores = np.zeros((5, 6), np.float32)
+    scores[1, 2], scores[4, 5] = 9, 9  # two tokens of label 0, then three of label 1
+    with db.Graph(device) as graph:
+        decoded = crf.decode([F.input(graph, scores), F.constant(graph, 0.0, (0, 6))])
+    assert decoded[0].tolist() == [[2, 0], [3, 1]] and decoded[1].shape == (0, 2)

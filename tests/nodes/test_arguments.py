@@ -96,6 +96,8 @@ FUNCTIONS = {
     "subtract": [lambda x, it: F.subtract(it, x), lambda x, it: F.subtract(x, it)],
     "vecmat": [lambda x, it: F.vecmat(it, x), lambda x, it: F.vecmat(x[0], it)],
     "viterbi": [lambda x, it: F.viterbi(it, SQUARE, VECTOR, VECTOR)],
+    "semi_crf": [lambda x, it: F.semi_crf(it, [(1, 0), (1, 1)], 1, SQUARE, VECTOR, VECTOR)],
+    "semi_viterbi": [lambda x, it: F.semi_viterbi(it, 1, SQUARE, VECTOR, VECTOR)],
     "topk": [lambda x, it: F.topk(it, 1)],
     "windows": [lambda x, it: F.windows(it, 1)],
 }

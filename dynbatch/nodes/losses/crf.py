@@ -22,7 +22,7 @@ class ChainBase(Operation):
 
     __slots__ = ("end", "start", "transitions")
     exact = True
-    static = ("transitions", "start", "end")
+    static: ClassVar[tuple[str, ...]] = ("transitions", "start", "end")
     shape_fix: ClassVar[dict[str, str]] = {
         "x": "F.unsqueeze(x, 0) makes a vector one token",
         "": "project to as many tags as the transitions have, or make these for {x[1]}",

@@ -40,12 +40,12 @@ def crf_backward(
         values = (x, transitions, ids, offsets, log_sums, shifts, dy, dx, parts)
         sizes = (offsets.size - 1, CHUNK, tags)
         launch(x, "crf_transitions", (across, down, chunks), PAIRS, (*values, *sizes))
-        _sum_rows(parts, wanted.transitions)
+        sum_rows(parts, wanted.transitions)
     for rows, out in zip(ends(offsets), (wanted.start, wanted.end), strict=True):
         if out is not None:
             picked = queue().empty((rows.size, tags), x.dtype)
             gather_rows(dx, rows, picked)
-            _sum_rows(picked, out)
+            sum_rows(picked, out)
 
 
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
@@ -62,5 +62,6 @@ def _launch_by_sentence(
     launch(x, name, (offsets.size - 1,), (32 * warps,), args, 2 * tags * x.itemsize)
 
 
-def _sum_rows(rows: Array, out: Array) -> None:
+def sum_rows(rows: Array, out: Array) -> None:
+    """out = the sum of the rows, in the shape of `out`."""
     reduce_segments(np.add, rows, np.array([0, rows.shape[0]]), out.reshape(1, -1), 0)

@@ -1,6 +1,6 @@
 // Connectionist temporal classification, a sentence at a time: see `kernels/losses/ctc.py`, whose
 // formulas and names these are. A row of states is blank_0 … blank_U, label_1 … label_U.
-#include "attention/rows.h"
+#include "losses/paths.h"
 
 // Log of the sum of exponentials, lane by lane; -INFINITY where all terms are.
 INLINE vector log_sum(vector a, vector b, vector c) {
@@ -59,11 +59,6 @@ EXPORT void ctc(ptrdiff_t first, ptrdiff_t last, ptrdiff_t V, ptrdiff_t blank, i
         double end = !is_empty ? last_of(a - width, U) : U ? -INFINITY : 0;
         out[k] = (REAL)(zero_infinity && end == -INFINITY ? 0 : -(total + end));
     }
-}
-
-// p exp(a - sums), 0 where p is.
-INLINE vector edge(vector p, vector a, vector sums) {
-    return choose(p == 0, splat(0), p * exp_of(a - sums));
 }
 
 // The probabilities of a frame's states a, from p of the next one's.
