@@ -81,6 +81,17 @@ def grouped_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     return tuple([generator.standard_normal(shape) for shape in shapes])
 
 
+def memory_and_bias(generator: Generator, length: int) -> tuple[Any, ...]:
+    """`grouped_memory`, and a number for each pair; of odd lengths, for each head and pair."""
+    bias = generator.standard_normal((4, 3, length) if length % 2 else (3, length))
+    return (*grouped_memory(generator, length), bias)
+
+
+def memory_and_features(generator: Generator, length: int) -> tuple[Any, ...]:
+    """`grouped_memory`, and a feature from 0 to 4 of each pair."""
+    return (*grouped_memory(generator, length), generator.integers(0, 5, (3, length)))
+
+
 def gated_rows(generator: Generator, length: int) -> tuple[Any, ...]:
     """Queries, keys, values, log gates and strengths of two heads."""
     rows = [generator.standard_normal((length, width)) for width in (6, 6, 4)]

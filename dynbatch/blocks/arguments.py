@@ -77,7 +77,7 @@ class Arguments:
         if isinstance(value, np.ndarray):
             return self._array(np.array(value), False)
         if isinstance(value, tuple):
-            return ArgumentKind.TUPLE, *map(self._form, value)
+            return ArgumentKind.TUPLE, kind, *map(self._form, value)
         if isinstance(value, list):
             if _holds_numbers(value):
                 return self._array(np.array(value, None if value else np.int64), True)
@@ -132,8 +132,11 @@ def _value(form: Form, leaves: dict[ArgumentKind, Iterator[Any]], graph: Owner) 
     if slot is ArgumentKind.DICT:
         values = [_value(part, leaves, graph) for part in form[2:]]
         return dict(zip(form[1], values, strict=True))
-    parts = [_value(part, leaves, graph) for part in form[1:]]
-    return tuple(parts) if slot is ArgumentKind.TUPLE else parts
+    if slot is ArgumentKind.TUPLE:
+        kind, *forms = form[1:]
+        members = [_value(part, leaves, graph) for part in forms]
+        return kind(*members) if hasattr(kind, "_fields") else tuple(members)
+    return [_value(part, leaves, graph) for part in form[1:]]
 
 
 def sizes_of(nodes: Sequence[Node], arrays: Sequence[Array]) -> tuple[int, ...]:

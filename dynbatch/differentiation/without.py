@@ -9,7 +9,10 @@ PLAIN = "the gradient is taken of plain nodes"
 
 WITHOUT_A_RULE = MappingProxyType(
     {
-        "DropoutAttention": f"its masks are never nodes: {COMPOSE}",
+        **dict.fromkeys(
+            ("DropoutAttention", "BiasedDropoutAttention"),
+            f"its masks are never nodes: {COMPOSE}",
+        ),
         **dict.fromkeys(
             ("CachedAttention", "MemoryAttention", "ResumedScan"),
             "it is in programs that generate alone, which take no gradients",

@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from dynbatch.nodes.arithmetic import add, divide, multiply, pow, subtract
 from dynbatch.nodes.attention.additive import additive_attention
-from dynbatch.nodes.attention.bias import alibi, relative_bias, t5_bias
+from dynbatch.nodes.attention.bias import alibi, feature_bias, relative_bias, t5_bias
 from dynbatch.nodes.attention.dot_product import attention, general_attention
 from dynbatch.nodes.attention.gated_delta_rule import gated_delta_rule
 from dynbatch.nodes.dropout import dropout
@@ -97,7 +97,8 @@ __all__ = [
     "asin", "asinh", "atan", "atanh", "attention", "avg_pool2d", "binary_cross_entropy_with_logits",
     "ceil", "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "conv_transpose2d",
     "cos", "cosh", "cosine_similarity", "crf", "cross_entropy", "ctc_loss", "cumsum", "detach",
-    "divide", "dot", "dropout", "equal", "erf", "exp", "expand", "floor", "gated_delta_rule",
+    "divide", "dot", "dropout", "equal", "erf", "exp", "expand", "feature_bias", "floor",
+    "gated_delta_rule",
     "gather_rows", "geglu", "general_attention", "glu", "greater", "greater_equal", "huber_loss",
     "input", "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log",
     "log_softmax", "logsumexp", "lookup", "matmul", "matvec", "max", "max_pool", "max_pool2d",

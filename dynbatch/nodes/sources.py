@@ -47,7 +47,7 @@ class Input(Operation):
         return (np.array(array, self.array.dtype, order="C"),)
 
     def infer_ragged(self) -> int:
-        return ROWS | (WIDTH if self.ndim == 2 and not self.width else 0)  # scores of no keys
+        return ROWS | (WIDTH if self.ndim > 1 and not self.width else 0)  # scores of no keys
 
     def content(self) -> bytes:
         """The bytes that tell one source from another (see `Graph.stream`).

@@ -24,7 +24,7 @@ from tests.node_cases import CASES, LENGTHS, Case
 from tests.nodes.test_contract import few_or_all
 
 NO_RULE = {
-    "attention, dropout", "crf", "ctc_loss", "gated_delta_rule",
+    "attention, a matrix and dropout", "attention, dropout", "crf", "ctc_loss", "gated_delta_rule",
     "gated_delta_rule, without b", "semi_crf",
 }  # fmt: skip
 """Rows whose types have no rule."""

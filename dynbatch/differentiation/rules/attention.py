@@ -16,7 +16,7 @@ from dynbatch.differentiation.table import Made, parameter_rule, rule
 from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.nodes.attention.base import AttentionBase
 from dynbatch.nodes.attention.bias import ClippedDistance, DistanceBuckets, DistanceSlopes
-from dynbatch.nodes.attention.dot_product import DotProductAttention
+from dynbatch.nodes.attention.dot_product import BiasedAttention, DotProductAttention
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.shape.reshape import Reshape
 from dynbatch.nodes.shape.scatter import scattered
@@ -50,7 +50,7 @@ class Head(NamedTuple):
         return ds if self.capped is None else ds * (1 - self.capped * self.capped)
 
 
-@rule(DotProductAttention)
+@rule(DotProductAttention, BiasedAttention)
 def _attention(y: DotProductAttention, dy: Node) -> tuple[Made, ...]:
     heads = cache(lambda: list(_heads(y, dy)))
     scores = cache(lambda: [head.of_products(y.scale) for head in heads()])
@@ -66,7 +66,12 @@ def _attention(y: DotProductAttention, dy: Node) -> tuple[Made, ...]:
     def of_values() -> Node:
         return _shared(y, [F.transpose(head.p) @ head.dy for head in heads()])
 
-    return of_queries, of_keys, of_values
+    def of_bias() -> Node:
+        parts, b = [head.of_scores() for head in heads()], y.inputs[3]
+        is_shared = b.rows == y.inputs[0].rows
+        return reshaped(add_up(parts) if is_shared else F.concat(parts, dim=0), b)
+
+    return (of_queries, of_keys, of_values, of_bias)[: len(y.inputs)]
 
 
 @parameter_rule(DotProductAttention)
@@ -78,13 +83,15 @@ def _of_attention(y: DotProductAttention, dy: Node) -> Mapping[str, Callable[[],
             ds = head.of_scores()
             column = Reshape(ds, target=(ids.size, 1), lengths=ROWS)
             columns.append(scattered(column, ids, y.table.shape[0]))
+        if len(y.table.shape) < 2:
+            return F.reshape(add_up(columns), y.table.shape)
         return F.concat(columns)
 
     return {"table": of_table}
 
 
 def _heads(y: DotProductAttention, dy: Node) -> Iterator[Head]:
-    q, k, v = y.inputs
+    q, k, v = y.inputs[:3]
     q, dy = rows_of(q), rows_of(dy)
     mask = visible(y)
     ks, vs = _cut(k, y.kv_heads), _cut(v, y.kv_heads)
@@ -95,30 +102,37 @@ def _heads(y: DotProductAttention, dy: Node) -> Iterator[Head]:
         if y.softcap:
             capped = F.tanh(scores / y.softcap)
             scores = capped * y.softcap
-        if y.bias is not None:
+        if y.bias is not None or len(y.inputs) > 3:
             scores = scores + _bias(y, h)
         yield Head(q_h, k_h, v_h, weights_of(scores, mask), dy_h, capped)
 
 
 def _distances(y: DotProductAttention) -> Array:
     """(T_q, T_k) how far each key is behind a query."""
-    q, k, _ = y.inputs
+    q, k, *_ = y.inputs
     distances: Array = np.arange(k.rows) - np.arange(q.rows)[:, None]
     return distances
 
 
 def _rows_of_table(y: DotProductAttention) -> Array:
+    if y.features is not None:
+        return y.features.astype(np.int64).reshape(-1)
     assert isinstance(y.bias, ClippedDistance | DistanceBuckets)  # it has a table
     return y.bias.rows(_distances(y)).reshape(-1)
 
 
 def _bias(y: DotProductAttention, head: int) -> Node:
     """The numbers that are added to the scores of a head, (T_q, T_k)."""
+    if len(y.inputs) > 3:
+        b, rows = y.inputs[3], y.inputs[0].rows
+        matrices = Reshape(b, target=(b.rows, b.width), lengths=ROWS | WIDTH)
+        return matrices if b.rows == rows else matrices[head * rows : (head + 1) * rows]
     distances = _distances(y)
     if isinstance(y.bias, DistanceSlopes):
         return _matrix(y, -y.bias.slopes[head] * np.abs(distances))
     assert y.table is not None  # all others have one
-    column = F.parameter(y.graph, y.table)[:, head]
+    table = F.parameter(y.graph, y.table)
+    column = F.reshape(table, (-1, 1)) if table.ndim < 2 else table[:, head]
     return of_pairs(F.gather_rows(column, _rows_of_table(y)), distances.shape)
 
 
@@ -159,8 +173,13 @@ def _shared(y: DotProductAttention, parts: Sequence[Node]) -> Node:
     """The gradient of keys or values: each head's is the sum of those of the queries' heads."""
     totals = []
     for first in range(0, y.heads, y.shared_by()):
-        total = parts[first]
-        for part in parts[first + 1 : first + y.shared_by()]:
-            total = total + part
-        totals.append(total)
+        totals.append(add_up(parts[first : first + y.shared_by()]))
     return F.concat(totals)
+
+
+def add_up(parts: Sequence[Node]) -> Node:
+    """The sum of nodes of one shape, in their order."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

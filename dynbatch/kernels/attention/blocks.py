@@ -11,7 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.bias import DistanceVector, ScoreBias, distances_of, vector_of
+from dynbatch.kernels.attention.bias import (
+    BatchBias,
+    FeatureRows,
+    FeatureTables,
+    PairMatrices,
+    PairStarts,
+    ScoreBias,
+    SentenceBias,
+    columns_of,
+    distances_of,
+    size_of,
+    vector_of,
+)
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import PackedAttention, sentences_of
 from dynbatch.kernels.blas import has_fixed_rows
@@ -106,7 +118,7 @@ class AttentionSentence(NamedTuple):
     v: Array
     scale: float
     mask: Mask
-    bias: DistanceVector | None
+    bias: SentenceBias | None
     p: float
     stream: np.generic | None
     start: int
@@ -185,8 +197,7 @@ def room_of(
     heads = scoring.heads
     shapes = [block_shape(*pair, heads, scoring.mask(k)) for k, pair in enumerate(lengths)]
     threads = num_shards(len(lengths), heads * sum([a * b for a, b in lengths]))
-    ends = scoring.ends(query_lengths)
-    bias = 0 if scoring.bias is None else heads * len(distances_of(ends, key_lengths))
+    bias = size_of(scoring.bias, scoring.ends(query_lengths), key_lengths)
     return threads, max([heads * rows * span for rows, span in shapes], default=0), bias
 
 
@@ -198,13 +209,34 @@ def num_shards(sentences: int, scores: int) -> int:
 
 def bias_of(
     packed: PackedAttention, scoring: Scoring, scratch: Array
-) -> tuple[DistanceVector | None, Array]:
-    if scoring.bias is None:
+) -> tuple[BatchBias | None, Array]:
+    """The numbers of all sentences, by heads, and what is left of scratch."""
+    bias, queries, keys = scoring.bias, *map(np.diff, packed[3:])
+    if bias is None:
         return None, scratch
-    ends = scoring.ends(np.diff(packed.query_offsets))
-    distances = distances_of(ends, np.diff(packed.key_offsets))
-    bias = vector_of(scoring.bias, distances, scoring.shared, scratch)
-    return bias, scratch[bias.numbers.size :]
+    if isinstance(bias.rule, PairStarts):
+        return matrices_of(packed, scoring, bias.numbers, bias.rule), scratch
+    size = size_of(bias, scoring.ends(queries), keys)
+    if isinstance(bias.rule, FeatureRows):
+        columns = columns_of(bias.numbers, scratch)
+        return tables_of(scoring, columns, bias.rule), scratch[size:]
+    distances = distances_of(scoring.ends(queries), keys)
+    return vector_of(bias, distances, scoring.shared, scratch), scratch[size:]
+
+
+def matrices_of(
+    packed: PackedAttention, scoring: Scoring, numbers: Array, rule: PairStarts
+) -> PairMatrices:
+    """Sentences' matrices, or their gradients, from the flat array of them."""
+    lengths = np.diff(packed[3:]).T
+    return PairMatrices(numbers, rule.starts, lengths, scoring.heads // scoring.shared)
+
+
+def tables_of(scoring: Scoring, columns: Array, rule: FeatureRows) -> FeatureTables:
+    """A table (H, rows) that all sentences look up, or (K, H, rows) with one for each."""
+    groups = 1 if columns.shape[-2] == 1 else scoring.heads // scoring.shared
+    shape = -1, groups, columns.shape[-2] // groups, columns.shape[-1]
+    return FeatureTables(columns.reshape(shape), rule.arrays)
 
 
 def by_heads(rows: Array, heads: int, shared: int) -> Array:
@@ -220,7 +252,7 @@ def sums_by_heads(log_sums: Array, scoring: Scoring) -> Array:
 
 
 def attention_sentences(
-    packed: PackedAttention, scoring: Scoring, bias: DistanceVector | None, span: range
+    packed: PackedAttention, scoring: Scoring, bias: BatchBias | None, span: range
 ) -> Iterator[AttentionSentence]:
     shared = scoring.shared
     sentences = islice(sentences_of(packed), span.start, span.stop)
@@ -229,9 +261,10 @@ def attention_sentences(
         k, v = [by_heads(x[keys], scoring.heads // shared, 1) for x in (packed.keys, packed.values)]
         stream = None if scoring.streams is None else scoring.streams[i]
         start = 0 if scoring.starts is None else scoring.starts[i]
+        numbers = None if bias is None else bias.of(i)
         yield AttentionSentence(
-            rows, keys, q, k, v, scoring.scales[i], scoring.mask(i), bias, scoring.p, stream, start,
-            scoring.softcap,
+            rows, keys, q, k, v, scoring.scales[i], scoring.mask(i), numbers, scoring.p, stream,
+            start, scoring.softcap,
         )  # fmt: skip
 
 

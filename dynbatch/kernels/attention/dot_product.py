@@ -15,7 +15,17 @@ from dynbatch.backend import Array, ArraySpec, spec_of
 from dynbatch.kernels import blas
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.addresses import PagedRows
-from dynbatch.kernels.attention.bias import DistanceVector, table_gradient
+from dynbatch.kernels.attention.bias import (
+    BatchBias,
+    DistanceVector,
+    FeatureRows,
+    FeatureTables,
+    PairStarts,
+    SentenceBias,
+    add_up,
+    gradient_size,
+    table_gradient,
+)
 from dynbatch.kernels.attention.blocks import (
     AttentionSentence,
     Scoring,
@@ -23,9 +33,11 @@ from dynbatch.kernels.attention.blocks import (
     attention_sentences,
     bias_of,
     by_heads,
+    matrices_of,
     room_of,
     share,
     sums_by_heads,
+    tables_of,
 )
 from dynbatch.kernels.attention.packed import (
     AttentionGradients,
@@ -58,11 +70,13 @@ def workspace_backward(
     """Elements of scratch for `dot_attention_backward`.
 
     Blocks of scores and derivatives, and of a bias also its gradient, once for each thread; with
-    dropout a block of its factors too, and one of the slopes of a softcap.
+    dropout a block of its factors too, and one of the slopes of a softcap. Where sentences look up
+    a table, its gradient for each.
     """
     threads, block, bias = room_of(query_lengths, key_lengths, scoring)
+    tables = gradient_size(scoring.bias, len(scoring.masks))
     blocks = 2 + (scoring.streams is not None) + (scoring.softcap > 0)
-    return bias + threads * (blocks * block + bias)
+    return bias + tables + threads * (blocks * block + (0 if tables else bias))
 
 
 @kernel("queries", c=HOST, cuda=HOST)
@@ -149,7 +163,7 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`. With p = exp(score - log_sum) and dp_ij = dout_i · v_j:
 
-        ds_ij = p_ij (dp_ij - Σ_j p_ij dp_ij);  dbias_d = Σ_j-i=d ds_ij
+        ds_ij = p_ij (dp_ij - Σ_j p_ij dp_ij);  dbias_n = Σ ds_ij of the pairs that find number n
         dq = scale · ds k;  dk = scale · dsᵀ q;  dv = pᵀ dout
 
     A softcap's slope 1 - tanh² is a factor of ds in dq and dk.
@@ -167,16 +181,19 @@ def dot_attention_backward(
         return
     heads, shared = scoring.heads, scoring.shared
     bias, scratch = bias_of(packed, scoring, scratch)
+    of_sentences, scratch = _gradients_of_sentences(packed, scoring, wanted, scratch)
     of_shards: dict[tuple[int, int], DistanceVector] = {}
 
     def shard(span: range, room: Array) -> None:
-        dbias = None
-        if wanted.bias is not None and bias is not None:
+        dbias: BatchBias | None = of_sentences
+        if wanted.bias is not None and isinstance(bias, DistanceVector):
             numbers, room = room[: bias.numbers.size], room[bias.numbers.size :]
             numbers[...] = 0
             dbias = bias._replace(numbers=numbers.reshape(bias.numbers.shape))
             of_shards[span.start, span.stop] = dbias  # an empty one may start there too
-        for sentence in attention_sentences(packed, scoring, bias, span):
+        sentences = attention_sentences(packed, scoring, bias, span)
+        for number, sentence in zip(span, sentences, strict=True):
+            slopes = None if dbias is None else dbias.of(number)
             dq, dk, dv = [
                 None if array is None else by_heads(array[rows], count, shares)
                 for array, rows, count, shares in (
@@ -198,19 +215,40 @@ def dot_attention_backward(
                 means = np.vecdot(dy, by_heads(out[sentence.rows], heads, shared))
             sums = sums_by_heads(log_sums[sentence.rows], scoring)
             for block in blocks:
-                _block_backward(sentence, block, sums, means, dy, dq, dk, dv, dbias, adds, room)
+                _block_backward(sentence, block, sums, means, dy, dq, dk, dv, slopes, adds, room)
 
     share(packed, scoring, scratch, shard)
-    if wanted.bias is not None and scoring.bias is not None and scoring.bias.rule is not None:
+    rule = None if scoring.bias is None else scoring.bias.rule
+    if wanted.bias is None or rule is None or isinstance(rule, PairStarts):
+        return
+    if isinstance(of_sentences, FeatureTables):
+        add_up(of_sentences.numbers, wanted.bias)
+    elif not isinstance(rule, FeatureRows):
         total, *others = [of_shards[edges] for edges in sorted(of_shards)]
         for other in others:
             np.add(total.numbers, other.numbers, out=total.numbers)
-        table_gradient(scoring.bias.rule, total, wanted.bias)
+        table_gradient(rule, total, wanted.bias)
+
+
+def _gradients_of_sentences(
+    packed: PackedAttention, scoring: Scoring, wanted: AttentionGradients, scratch: Array
+) -> tuple[BatchBias | None, Array]:
+    """The place of a bias's gradients that sentences have for themselves, and what is left."""
+    bias = scoring.bias
+    if bias is not None and isinstance(bias.rule, PairStarts) and wanted.pairs is not None:
+        wanted.pairs[...] = 0
+        return matrices_of(packed, scoring, wanted.pairs, bias.rule), scratch
+    if bias is not None and isinstance(bias.rule, FeatureRows) and wanted.bias is not None:
+        size = gradient_size(bias, len(scoring.masks))
+        tables = scratch[:size].reshape(-1, *bias.numbers.shape[::-1])
+        tables[...] = 0
+        return tables_of(scoring, tables, bias.rule), scratch[size:]
+    return None, scratch
 
 
 def _block_backward(
     sentence: AttentionSentence, block: Tile, sums: Array, means: Array | None, dy: Array,
-    dq: Array | None, dk: Array | None, dv: Array | None, dbias: DistanceVector | None,
+    dq: Array | None, dk: Array | None, dv: Array | None, dbias: SentenceBias | None,
     adds: bool, scratch: Array,
 ) -> None:  # fmt: skip
     rows, seen = slice(block.first, block.last), slice(block.low, block.high)

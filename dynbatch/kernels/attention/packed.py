@@ -32,7 +32,8 @@ class AttentionGradients(NamedTuple):
     accumulate: those of keys and values are added to, not overwritten.
     vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
         queries' parts of the vector's gradient, for the end of the scan.
-    bias: (rows, heads), of the table that a bias by distance is looked up in.
+    bias: (rows, heads) or (rows, 1), of the table that a bias is looked up in.
+    pairs: of the matrices of a bias, flat.
     """
 
     queries: Array | None
@@ -41,6 +42,7 @@ class AttentionGradients(NamedTuple):
     accumulate: bool = False
     vectors: Array | None = None
     bias: Array | None = None
+    pairs: Array | None = None
 
 
 class PackedPairs(Protocol):

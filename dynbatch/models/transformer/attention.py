@@ -15,7 +15,7 @@ from dynbatch.blocks.block import block
 from dynbatch.models.adapter import Adaptable
 from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
 from dynbatch.models.layers import Linear
-from dynbatch.nodes.attention.bias import DistanceBias
+from dynbatch.nodes.attention.bias import Bias, DistanceBias
 from dynbatch.nodes.node import Node
 
 
@@ -53,7 +53,7 @@ class MultiHeadAttention(Adaptable):
     Raises:
         ArgumentError: heads do not divide `dim`, or called with a memory and made without, or
             made for a memory and called without; or `rotary` or `position_bias` is given for a
-            memory.
+            memory; or called with a bias where there is a `position_bias`.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
     """
@@ -121,6 +121,7 @@ class MultiHeadAttention(Adaptable):
         causal: bool = False,
         window: int | None = None,
         mask: Any = None,
+        bias: Bias | None = None,
     ) -> Node:
         """Attention of x to itself or to a memory.
 
@@ -130,11 +131,21 @@ class MultiHeadAttention(Adaptable):
             causal: token i sees tokens j <= i only.
             window: token i sees tokens with |i - j| <= window only.
             mask:   boolean (T, S) or (S,); False hides a token.
+            bias:   added to the scores, as `F.attention` has it: (T, S) or (heads, T, S), an array
+                or a node, or of `F.feature_bias`; none where the module has a `position_bias`.
         """
         queries, keys, values = self._projected(x, memory)
+        if bias is None:
+            bias = self.position_bias
+        elif self.position_bias is not None:
+            raise refused(
+                "MultiHeadAttention", "called with a bias, and made with a position_bias",
+                "one bias is added to the scores",
+                "leave one out; a matrix may hold the sum of both",
+            )  # fmt: skip
         seen = F.attention(
             queries, keys, values, scale=self.scale, causal=causal, window=window, mask=mask,
-            heads=self.heads, kv_heads=self.kv_heads, bias=self.position_bias,
+            heads=self.heads, kv_heads=self.kv_heads, bias=bias,
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
         return self.out_proj(seen)

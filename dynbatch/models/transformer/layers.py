@@ -14,7 +14,7 @@ from dynbatch.models.layers import LayerNorm, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.attention import MultiHeadAttention
 from dynbatch.models.transformer.feed_forward import FeedForward
-from dynbatch.nodes.attention.bias import DistanceBias
+from dynbatch.nodes.attention.bias import Bias, DistanceBias
 from dynbatch.nodes.node import Node
 
 
@@ -132,10 +132,11 @@ class TransformerEncoderLayer(Module):
 
     @block
     def __call__(
-        self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None
-    ) -> Node:
+        self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None,
+        bias: Bias | None = None,
+    ) -> Node:  # fmt: skip
         """The layer's values; the arguments are those of `MultiHeadAttention`."""
-        attend = partial(self.self_attn, causal=causal, window=window, mask=mask)
+        attend = partial(self.self_attn, causal=causal, window=window, mask=mask, bias=bias)
         x = self.add(x, self.norm1, attend)
         return self.add(x, self.norm2, self.feed_forward)
 

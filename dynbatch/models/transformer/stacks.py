@@ -15,6 +15,7 @@ from dynbatch.models.transformer.layers import (
     TransformerEncoderLayer,
     norm_of,
 )
+from dynbatch.nodes.attention.bias import Bias
 from dynbatch.nodes.node import Node
 
 
@@ -61,11 +62,12 @@ class TransformerEncoder(Module):
 
     @block
     def __call__(
-        self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None
-    ) -> Node:
+        self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None,
+        bias: Bias | None = None,
+    ) -> Node:  # fmt: skip
         """The last layer's values; the arguments are those of `MultiHeadAttention`."""
         for layer in self.layers:
-            x = layer(x, causal=causal, window=window, mask=mask)
+            x = layer(x, causal=causal, window=window, mask=mask, bias=bias)
         return x if self.norm is None else self.norm(x)
 
 

@@ -59,7 +59,7 @@ class AttentionBase(Operation):
     }
     retains = Retain(inputs=True)
     accumulates = (1, 2)
-    given_attributes = ("mask",)
+    given_attributes: ClassVar[tuple[str, ...]] = ("mask",)
     cache_type = AttentionCache
     multiplies_values = True
     vector: Any = None
@@ -81,7 +81,7 @@ class AttentionBase(Operation):
                 "give the number of tokens to see on each side",
             )
 
-    def given(self, array: Array) -> tuple[Mask]:
+    def given(self, array: Array) -> tuple[Any, ...]:
         if array.dtype != np.bool_:
             raise not_boolean("attention", array)
         return (self.mask._replace(visible=array),)
@@ -103,8 +103,9 @@ class AttentionBase(Operation):
     @classmethod
     def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
         """Scores that are computed again are not counted."""
-        pairs, first, (query, key, value) = cls._pairs(sizes.batch), sizes.batch.first, wanted
-        of_scores = query or key or bool(first.parameters())
+        pairs, first, (query, key, *rest) = cls._pairs(sizes.batch), sizes.batch.first, wanted
+        value, bias = rest[0], any(rest[1:])
+        of_scores = query or key or bias or bool(first.parameters())
         products = first.inputs[0].width * (query + key) + first.width * (of_scores + value)
         return Flops(2 * pairs * products, pairs * cls.flops_a_pair(first))
 
@@ -144,21 +145,22 @@ class AttentionBase(Operation):
         return batch.input_rows(0), batch.input_rows(1)
 
     @classmethod
-    def retained(cls, batch: Batch) -> tuple[Ragged, Ragged, Ragged]:
-        """Queries, keys and values, which backward reads."""
-        return batch.input(0), batch.input(1), batch.input(2)
+    def retained(cls, batch: Batch) -> list[Ragged]:
+        """Queries, keys and values, and matrices of biases, which backward reads."""
+        return [batch.input(k) for k in range(len(batch.inputs))]
 
     @classmethod
     def packed(cls, xs: Sequence[Ragged]) -> PackedAttention:
         """The inputs as the kernels take them."""
-        q, k, v = xs
+        q, k, v, *_ = xs
         return PackedAttention(q.values, k.values, v.values, q.offsets, k.offsets)
 
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """The gradients to compute, as the kernels take them."""
-        dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
-        return AttentionGradients(dq, dk, dv, batch.accumulate)
+        dq, dk, dv = [None if dx is None else dx.values for dx in dxs[:3]]
+        pairs = None if len(dxs) < 4 or (dx := dxs[3]) is None else dx.flat
+        return AttentionGradients(dq, dk, dv, batch.accumulate, pairs=pairs)
 
     def step_scores(self, memories: Sequence[int | None]) -> StepScores | None:
         are_memories = memories[0] is None and None not in memories[1:]  # all but the query

@@ -1,17 +1,19 @@
-"""Biases of attention's scores by distance: a table of distances, T5's buckets, ALiBi."""
+"""Biases of attention's scores: by distance, or by features of pairs of a query and a key."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.arguments import size, switch
 from dynbatch.backend import Array
-from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.attention.bias import ScoreBias
+from dynbatch.errors import DtypeError, ShapeError, VocabularyError
+from dynbatch.kernels.attention.bias import FeatureRows, ScoreBias
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 
 
@@ -52,7 +54,14 @@ class DistanceSlopes:
     slopes: tuple[float, ...]
 
 
-BiasRule = ClippedDistance | DistanceBuckets | DistanceSlopes
+@dataclass(frozen=True, slots=True)
+class PairFeature:
+    """Row f_ij of a table for the pair of query i and key j; features are unsigned, of `bytes`."""
+
+    bytes: int
+
+
+BiasRule = ClippedDistance | DistanceBuckets | DistanceSlopes | PairFeature
 
 
 class DistanceBias(NamedTuple):
@@ -66,19 +75,101 @@ class DistanceBias(NamedTuple):
     rule: BiasRule
     table: Parameter | None = None
 
-    def heads(self) -> int:
-        """The number of heads that it is for."""
-        if isinstance(self.rule, DistanceSlopes):
-            return len(self.rule.slopes)
-        assert self.table is not None  # its rule finds rows in one
-        return self.table.shape[1]
+
+class FeatureBias(NamedTuple):
+    """The bias that `attention(bias=…)` looks up for each pair of a sentence, in a table.
+
+    Attributes:
+        table:    (F, heads), or (F,) for all heads alike.
+        features: (T_q, T_k), rows of the table, of the smallest unsigned dtype for F.
+    """
+
+    table: Parameter
+    features: Array
 
 
-def score_bias(rule: BiasRule | None, table: Parameter | None, dtype: np.dtype) -> ScoreBias | None:
-    """A bias as the kernels take it."""
+Bias = DistanceBias | FeatureBias | Node | Array
+"""A value of `attention(bias=…)`."""
+
+
+def heads_of(rule: BiasRule, table: Parameter | None) -> int:
+    """The number of heads that a bias is for; 0 for any number."""
+    if isinstance(rule, DistanceSlopes):
+        return len(rule.slopes)
+    assert table is not None  # its rule finds rows in one
+    return table.shape[1] if len(table.shape) > 1 else 0
+
+
+def score_bias(
+    rule: BiasRule | None, table: Parameter | None, features: Sequence[Any], dtype: np.dtype
+) -> ScoreBias | None:
+    """A bias that is no matrix, as the kernels take it."""
     if isinstance(rule, DistanceSlopes):
         return ScoreBias(-np.array([rule.slopes], dtype), None)
-    return None if rule is None or table is None else ScoreBias(table.value, rule)
+    if rule is None or table is None:
+        return None
+    if isinstance(rule, PairFeature):
+        numbers = table.value.reshape(table.shape[0], -1)
+        return ScoreBias(numbers, FeatureRows(features))
+    return ScoreBias(table.value, rule)
+
+
+def feature_bias(table: Parameter, features: Any) -> FeatureBias:
+    """A learned bias of attention by a feature of each pair: score_hij += table[features[i, j], h].
+
+    The feature says how query i and key j stand to each other: how far apart they are in a tree of
+    dependencies or in a graph, which relation joins them, their distance in two dimensions. Nothing
+    of T_q · T_k numbers is made of it: the features stay integers of one byte (F up to 256), two or
+    four, and the table's gradient is the sum over the pairs of each feature, in a fixed order.
+
+    Args:
+        table:    (F, heads), a column for each head; or (F,), for all heads alike.
+        features: integers (T_q, T_k) of one sentence, from 0 to F - 1.
+
+    Returns:
+        a value for `attention(bias=…)`.
+
+    Raises:
+        ShapeError:      the table is neither a vector nor a matrix, or the features no matrix.
+        DtypeError:      the table is not a parameter, or features are not integers.
+        VocabularyError: a feature is not a row of the table.
+
+    Source: Ying et al. 2021 (Graphormer), arXiv:2106.05234, section 3.1.2, equation 6.
+
+    Example:
+        Distances in a tree of syntax, with a number for each of up to 7 steps and head:
+
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> table = db.Parameter(np.zeros((8, 4)))
+        >>> steps = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]])  # of a sentence of three tokens
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, np.ones((3, 16)))
+        ...     y = F.attention(x, x, heads=4, bias=F.feature_bias(table, steps))
+    """
+    _table("feature_bias", table, (1, 2), "(F, heads), or (F,) for all heads alike")
+    return FeatureBias(table, checked_features(features, table))
+
+
+def checked_features(features: Any, table: Parameter) -> Array:
+    """Features of pairs, once they are rows of a table, in the smallest unsigned dtype for it."""
+    array, rows = np.asarray(features), table.shape[0]
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise DtypeError.at_caller(
+            f"feature_bias: the features are {array.dtype} {array.shape}.\n"
+            "  rule: a matrix of integers, with a feature of each query and key of one sentence\n"
+            "  fix:  numbers to add need no table: attention(bias=matrix); flags that hide a key "
+            "are a `mask`"
+        )
+    if array.size and not 0 <= array.min() <= array.max() < rows:
+        raise VocabularyError.at_caller(
+            f"feature_bias: features from {array.min()} to {array.max()}, and table "
+            f"{table.name!r} has {rows} rows.\n"
+            "  rule: 0 <= feature < F, the rows of the table\n"
+            "  fix:  np.clip(features, 0, F - 1) gives all that lie beyond the last row"
+        )
+    dtype = np.uint8 if rows <= 1 << 8 else np.uint16 if rows <= 1 << 16 else np.uint32
+    return np.array(array, dtype, order="C")
 
 
 def relative_bias(table: Parameter) -> DistanceBias:
@@ -97,7 +188,7 @@ def relative_bias(table: Parameter) -> DistanceBias:
     Source: Shaw et al. 2018, arXiv:1803.02155, section 3.2, for clipped distances; Raffel et al.
         2020, arXiv:1910.10683, section 2.1, for a scalar of each head.
     """
-    rows = _rows("relative_bias", table)
+    rows = _table("relative_bias", table)
     if rows % 2 == 0:
         raise ShapeError.at_caller(
             f"relative_bias: table {table.name!r} has {rows} rows.\n"
@@ -131,7 +222,7 @@ def t5_bias(table: Parameter, max_distance: int = 128, bidirectional: bool = Tru
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1. Buckets are numbered as in the
         published checkpoints.
     """
-    buckets = _rows("t5_bias", table)
+    buckets = _table("t5_bias", table)
     least = 4 if switch("t5_bias", "bidirectional", bidirectional) else 2
     if buckets < least:
         raise ShapeError.at_caller(
@@ -168,17 +259,20 @@ def alibi(heads: int) -> DistanceBias:
     return DistanceBias(DistanceSlopes(tuple([2.0**-e for e in exponents])))
 
 
-def _rows(what: str, table: Parameter) -> int:
-    """The number of rows of a table (rows, heads), once it is known to be one."""
+def _table(
+    what: str, table: Parameter, ranks: tuple[int, ...] = (2,),
+    rule: str = "(rows, heads), a column for each head",
+) -> int:  # fmt: skip
+    """The number of rows of a table, once it is known to be one."""
     if not isinstance(table, Parameter):
         raise DtypeError.at_caller(
             f"{what}: a parameter expected, got {type(table).__name__}.\n"
             "  fix:  make the table one, once, with db.Parameter(array)"
         )
-    if len(table.shape) != 2:
+    if len(table.shape) not in ranks:
         raise ShapeError.at_caller(
             f"{what}: table {table.name!r} is {table.shape}.\n"
-            "  rule: (rows, heads), a column for each head\n"
-            f"  fix:  make it a matrix"
+            f"  rule: {rule}\n"
+            "  fix:  make it a matrix"
         )
     return table.shape[0]

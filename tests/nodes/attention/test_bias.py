@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError, DtypeError, GraphError, ShapeError
+from dynbatch.errors import ArgumentError, DtypeError, GraphError, ShapeError, VocabularyError
 from dynbatch.kernels.attention import blocks
 from dynbatch.kernels.runtime import parallel
 from dynbatch.testing import check_batching, check_gradient
@@ -123,6 +124,184 @@ def test_sentences_of_all_lengths_batch(kind):
     )
 
 
+PAIRS = [(3, 5), (1, 1), (1, 7), (40, 33), (70, 130), (7, 6), (0, 3), (2, 0)]
+MATRICES = {
+    "one for all heads": lambda queries, keys: (queries, keys),
+    "one for each head": lambda queries, keys: (HEADS, queries, keys),
+}
+over_matrices = pytest.mark.parametrize("shape", MATRICES.values(), ids=MATRICES)
+
+
+def torch_attention(torch, q, k, v, bias, causal):
+    """Attention of one sentence, each of whose queries sees a key."""
+    heads = k.shape[1] // WIDTH
+    q, k, v = [
+        x.reshape(len(x), n, -1).transpose(0, 1) for x, n in ((q, HEADS), (k, heads), (v, heads))
+    ]
+    if causal:
+        hidden = torch.ones(bias.shape[-2:], dtype=torch.bool).triu(1)
+        bias = bias.masked_fill(hidden, -math.inf)
+    bias = bias.expand(HEADS, *bias.shape[-2:])
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)
+    return y.transpose(0, 1).reshape(bias.shape[1], -1)
+
+
+@over_matrices
+@pytest.mark.parametrize("kv_heads", [HEADS, 2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("by_features", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_bias_of_pairs_is_torch_s_float_mask(shape, kv_heads, causal, by_features, dtype):
+    torch = pytest.importorskip("torch", reason="PyTorch is the oracle here")
+    rng, tolerance = np.random.default_rng(0), 1e-5 if dtype == "float32" else 1e-11
+    rows = (9, HEADS) if len(shape(1, 1)) > 2 else (9,)
+    table = db.Parameter(rng.standard_normal(rows).astype(dtype), "table")
+    table.settle()
+    twin = torch.tensor(table.value, requires_grad=True)
+    features = [rng.integers(0, 9, pair) for pair in PAIRS]
+    given = [
+        [*arrays_of(pair, kv_heads, dtype), rng.standard_normal(shape(*pair)).astype(dtype)]
+        for pair in PAIRS
+    ]
+    of_pairs = iter(features)
+    values, gradients, weights = differentiate(
+        given,
+        lambda q, k, v, b: F.attention(
+            q, k, v, heads=HEADS, kv_heads=kv_heads, causal=causal,
+            bias=F.feature_bias(table, next(of_pairs)) if by_features else b),
+        dtype,
+    )  # fmt: skip
+    for k, (queries, keys) in enumerate(PAIRS):
+        if not queries * keys:
+            assert not values[k].any()
+            continue
+        leaves = [torch.tensor(x, requires_grad=True) for x in given[k]]
+        bias = leaves[3]
+        if by_features:
+            bias = twin[torch.tensor(features[k])]
+            bias = bias.permute(2, 0, 1) if bias.ndim > 2 else bias
+        y = torch_attention(torch, *leaves[:3], bias, causal)
+        assert np.allclose(values[k], y.detach().numpy(), rtol=tolerance, atol=tolerance)
+        (y * torch.tensor(weights[k])).sum().backward()
+        for leaf, gradient in list(zip(leaves, gradients[k], strict=True))[
+            : 3 if by_features else 4
+        ]:
+            assert np.allclose(gradient, leaf.grad.numpy(), rtol=tolerance, atol=tolerance)
+    if by_features:
+        assert np.allclose(table.grad, twin.grad.numpy(), rtol=tolerance, atol=10 * tolerance)
+
+
+@over_matrices
+@pytest.mark.parametrize("by_features", [False, True])
+def test_a_bias_of_pairs_has_the_gradients_of_central_differences(shape, by_features):
+    table = db.Parameter(np.random.default_rng(1).standard_normal((5, HEADS)), "table")
+    features = np.arange(12).reshape(3, 4) % 5
+
+    def attend(graph, q, k, v, b):
+        bias = F.feature_bias(table, features) if by_features else b
+        return F.attention(q, k, v, heads=HEADS, bias=bias, causal=True) + 0 * F.sum(b)
+
+    shapes = [(3, 8), (4, 8), (4, 4), shape(3, 4)]
+    check_gradient(attend, shapes=shapes, parameters=[table] if by_features else [])
+
+
+@pytest.mark.parametrize("rows", [(300, HEADS), (300,), (70_000,)])
+def test_a_table_of_features_gets_the_bits_of_sentences_one_by_one(rows):
+    rng = np.random.default_rng(3)
+    table = db.Parameter(rng.standard_normal(rows).astype(np.float32), "table")
+    lengths = [40, 3, 1, 65]
+    features = [rng.integers(0, rows[0], (n, n)) for n in lengths]
+    arrays = [rng.standard_normal((n, HEADS * WIDTH)) for n in lengths]
+
+    def gradient(sentences):
+        with db.Graph() as graph:
+            bias = [F.feature_bias(table, features[k]) for k in sentences]
+            assert {b.features.itemsize for b in bias} == {2 if rows[0] == 300 else 4}
+            xs = [F.input(graph, arrays[k]) for k in sentences]
+            pairs = zip(xs, bias, strict=True)
+            ys = [F.attention(x, x, heads=HEADS, bias=b) * x for x, b in pairs]
+            graph.backward(F.sum([F.sum(y) for y in ys]))
+
+    gradient(range(4))
+    together, table.grad = table.grad.copy(), None
+    for k in range(4):
+        gradient([k])
+    np.testing.assert_array_equal(together, table.grad)
+
+
+def test_a_bias_of_pairs_may_be_an_array_and_hide_keys():
+    rng = np.random.default_rng(2)
+    bias, q = rng.standard_normal((3, 4)), rng.standard_normal((3, 8))
+    k = rng.standard_normal((4, 8))
+    seen = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], bool)
+    with db.Graph(dtype="float64") as graph:
+        nodes = [F.input(graph, x) for x in (q, k)]
+        hidden = F.attention(*nodes, heads=HEADS, bias=np.where(seen, bias, -np.inf))
+        masked = F.attention(*nodes, heads=HEADS, bias=F.input(graph, bias), mask=seen)
+        below = F.attention(*nodes, heads=HEADS, bias=np.tile(bias, (HEADS, 1)), mask=seen)
+        assert not hidden.value[1].any()
+        np.testing.assert_array_equal(hidden.value, masked.value)
+        np.testing.assert_array_equal(below.value, masked.value)
+
+
+def test_a_bias_of_pairs_is_made_of_tokens():
+    """Scores of a biaffine form are a bias, whose width is a length."""
+    weight = db.Parameter(np.eye(8) / 4, "weight")
+    check_batching(
+        lambda graph, x: F.attention(x, x, heads=HEADS, bias=F.linear(x, weight) @ F.transpose(x)),
+        shapes=[[(n, 8)] for n in (3, 0, 1, 5)],
+        parameters=[weight],
+    )
+
+
+LAYERS = {
+    "array": lambda x, array, features, table: array,
+    "features": lambda x, array, features, table: F.feature_bias(table, features),
+    "node": lambda x, array, features, table: x @ F.transpose(x),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_layers_pass_a_bias_on_and_stay_one_node_a_sentence(make):
+    """Under a memory limit too, and the memory is known before: features take none."""
+    layers, table = models.TransformerEncoder(2, 8, HEADS, 8, dropout=0.0, rng=0), table_of(5)
+    rng, lengths = np.random.default_rng(0), (9, 3, 12)
+    arrays = [rng.standard_normal((n, n)) for n in lengths]
+    features = [rng.integers(0, 5, (n, n)) for n in lengths]
+    tokens, weights = [[rng.standard_normal((n, 8)) for n in lengths] for _ in range(2)]
+
+    def run(function, limit=None):
+        for parameter in (*layers.parameters(), table):
+            parameter.grad = None
+        with db.Graph() as graph:
+            xs = [F.input(graph, x) for x in tokens]
+            biases = [make(*each, table) for each in zip(xs, arrays, features, strict=True)]
+            ys = [function(x, bias) for x, bias in zip(xs, biases, strict=True)]
+            nodes = len(graph)
+            of_ys = [F.sum(y * F.input(graph, w)) for y, w in zip(ys, weights, strict=True)]
+            loss = F.sum(of_ys)
+            planned = graph.estimate(loss, limit)
+            graph.backward(loss, limit)
+            assert planned == graph.memory_use
+        gradients = [p.grad for p in (*layers.parameters(), table) if p.grad is not None]
+        return [loss.value, *gradients], nodes, planned.peak_bytes
+
+    found, nodes, peak = run(lambda x, bias: layers(x, bias=bias))
+    assert nodes == 3 * (4 if make is LAYERS["node"] else 2)
+    plain = run(lambda x, bias: layers(x))[2]
+    if make is LAYERS["features"]:  # a copy of the table, and a gradient for each sentence
+        assert peak - plain <= 5 * table.value.nbytes < 4 * sum([n * n for n in lengths])
+    by_hand = [layer.__call__.__func__.__wrapped__ for layer in layers.layers]
+    others = [
+        run(lambda x, bias: by_hand[1](layers.layers[1], by_hand[0](layers.layers[0], x, bias=bias),
+                                       bias=bias)),
+        run(lambda x, bias: layers(x, bias=bias), limit=peak * 9 // 10),
+    ]  # fmt: skip
+    for other, _, _ in others:
+        for one, two in zip(found, other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
 def test_one_head_and_one_query_each_have_their_bias():
     table = db.Parameter(np.array([[5.0], [1.0], [-5.0]]), "table")
     with db.Graph(dtype="float64") as graph:
@@ -235,7 +414,16 @@ def test_a_bias_inside_a_scan_is_refused():
     [
         (lambda q: F.attention(q, q, heads=2, bias=F.alibi(4)), ShapeError, "4 heads for 2"),
         (lambda q: F.attention(q, q, bias=F.relative_bias(table_of(3))), ShapeError, "heads for 1"),
-        (lambda q: F.attention(q, q, bias=np.zeros((2, 2))), DtypeError, "the bias is a ndarray"),
+        (lambda q: F.attention(q, q, bias=np.ones((2, 2), bool)), DtypeError, "bias is a ndarray"),
+        (lambda q: F.attention(q, q, bias=np.zeros((2, 3))), ShapeError, "bias (2, 3) for 2"),
+        (
+            lambda q: F.attention(q, q, bias=F.feature_bias(table_of(3), [[0]]), heads=4),
+            ShapeError,
+            "features (1, 1) for 2 queries",
+        ),
+        (lambda q: F.feature_bias(table_of(3), [[3]]), VocabularyError, "features from 3 to 3"),
+        (lambda q: F.feature_bias(table_of(3), [[0.5]]), DtypeError, "features are float64"),
+        (lambda q: F.feature_bias(np.zeros(3), [[0]]), DtypeError, "a parameter expected"),
         (
             lambda q: F.attention(q, q, heads=4, bias=F.relative_bias(table_of(3, "float64"))),
             DtypeError,

@@ -17,7 +17,14 @@ from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import (
     DistanceVector,
+    FeatureRows,
+    PairStarts,
+    ScoreBias,
+    add_up,
+    columns_of,
     distances_of,
+    gradient_size,
+    size_of,
     table_gradient,
     vector_of,
 )
@@ -56,8 +63,9 @@ def workspace_backward(
     if _library.functions(spec.dtype) is None:
         return NotImplemented
     bias = _bias_size(query_lengths, key_lengths, scoring)
+    bias += gradient_size(scoring.bias, len(scoring.masks)) or bias
     pairs = np.multiply(query_lengths, key_lengths)
-    room = 2 * bias + _num_shards(pairs, scoring) * _room(key_lengths, scoring)
+    room = bias + _num_shards(pairs, scoring) * _room(key_lengths, scoring)
     return max(room, 2 * _room_of_lone(query_lengths, key_lengths, scoring))
 
 
@@ -101,13 +109,18 @@ def _run_backward(
     function: Callable[..., None], call: AttentionCall, wanted: AttentionGradients
 ) -> None:
     scoring, dbias = call.scoring, call.want(wanted)
-    # A bias's gradient sums over all sentences: one thread does so for a head.
-    shares = call.shares if dbias is None else call.shares_of_heads()
+    rule = None if scoring.bias is None else scoring.bias.rule
+    # The gradient of a bias by distance sums over all sentences: one thread does so for a head.
+    sums_all = dbias is not None and not isinstance(rule, FeatureRows)
+    shares = call.shares_of_heads() if sums_all else call.shares
     size = _room(call.sentences[:, 3], scoring)
     rooms = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
     call.run(function, shares, rooms)
-    rule = None if scoring.bias is None else scoring.bias.rule
-    if dbias is not None and wanted.bias is not None and rule is not None:
+    if dbias is None or wanted.bias is None or rule is None:
+        return
+    if isinstance(rule, FeatureRows):
+        add_up(dbias, wanted.bias)
+    elif not isinstance(rule, PairStarts):
         slopes = DistanceVector(dbias[:, None, ::-1], call.distances[::-1].index(0))
         table_gradient(rule, slopes, wanted.bias)
 
@@ -156,9 +169,7 @@ def _call_of_pages(
 
 
 def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring) -> int:
-    if scoring.bias is None:
-        return 0
-    return scoring.heads * len(distances_of(scoring.ends(query_lengths), key_lengths))
+    return size_of(scoring.bias, scoring.ends(query_lengths), key_lengths)
 
 
 def _room_of_lone(
@@ -171,14 +182,18 @@ def _room_of_lone(
 def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
     """Elements of p and ds of SIDE queries and all keys that they see, for one thread.
 
-    With a softcap those of its slopes too.
+    With a softcap those of its slopes too; and the sums of the rows of a table that pairs look up,
+    in float64.
     """
     lengths = key_lengths if isinstance(key_lengths, Sequence) else key_lengths.tolist()
     spans = [
         min(count, mask.left + mask.right + SIDE)
         for count, mask in zip(lengths, scoring.masks, strict=True)
     ]
-    return (2 + (scoring.softcap > 0)) * SIDE * max(spans, default=0)
+    bias = scoring.bias
+    by_features = bias is not None and isinstance(bias.rule, FeatureRows)
+    rows = bias.numbers.shape[0] + 1 if bias is not None and by_features else 0
+    return 2 * rows + (2 + (scoring.softcap > 0)) * SIDE * max(spans, default=0)
 
 
 def _num_shards(pairs: Array, scoring: Scoring) -> int:
@@ -209,12 +224,15 @@ class AttentionCall:
         self.scoring = scoring
         self.scratch = scratch
         self.bias, self.distances = None, range(1)
-        if scoring.bias is not None:
+        self.splits_heads, self.feature_bytes, self.held = True, 0, self.masks
+        if scoring.bias is not None and scoring.bias.by_distance:
             # Downwards, so that the numbers of a key go up with the queries.
             self.distances = distances_of(scoring.ends(queries), keys)[::-1]
             vector = vector_of(scoring.bias, self.distances, scoring.shared, scratch)
             self.bias = vector.numbers.reshape(scoring.heads, -1)
             self.scratch = scratch[self.bias.size :]
+        elif scoring.bias is not None:
+            self._find_pairs(scoring.bias)
         q, k, v = [x if has_rows(x) else np.ascontiguousarray(x) for x in packed[:3]]
         scales = np.ascontiguousarray(scoring.scales, out.dtype)
         self.arrays = [q, k, v, out, log_sums, self.bias, None, self.sentences, scales]
@@ -222,9 +240,26 @@ class AttentionCall:
         self.sizes = [
             *[row_stride(x) for x in (q, k, v, out)], scoring.heads, scoring.shared,
             k.shape[1] // groups, v.shape[1] // groups, len(self.distances),
-            self.distances.index(0), scoring.streams is not None, 0, 0, 0,
+            self.distances.index(0), self.feature_bytes, scoring.streams is not None, 0, 0, 0,
         ]  # fmt: skip
         self.gradients: list[Array | None] = [None] * 4
+
+    def _find_pairs(self, bias: ScoreBias) -> None:
+        """Find the numbers of each sentence's pairs, or the rows of the table that they look up."""
+        sentences = self.sentences
+        if isinstance(bias.rule, PairStarts):
+            starts, size = bias.rule.starts, bias.numbers.itemsize
+            sentences[:, 13] = (address(bias.numbers) or 0) + size * starts[:-1]
+            sentences[:, 14] = np.where(np.diff(starts) > self.pairs, self.pairs, 0)
+        elif isinstance(bias.rule, FeatureRows):
+            self.bias = columns_of(bias.numbers, self.scratch)
+            self.scratch = self.scratch[self.bias.size :]
+            self.distances = range(len(bias.numbers))
+            arrays = [np.ascontiguousarray(array) for array in bias.rule.arrays]
+            sentences[:, 13] = [address(array) or 0 for array in arrays]
+            sentences[:, 14] = len(bias.numbers) if len(self.bias) > 1 else 0
+            self.feature_bytes = arrays[0].itemsize
+            self.held = [*self.held, *arrays]
 
     def leave_out(self, sentences: Array) -> None:
         """Compute nothing for these sentences."""
@@ -247,13 +282,31 @@ class AttentionCall:
         self.pairs[self.sentences[:, 1] == 1] *= OF_A_LONE_QUERY
 
     def want(self, wanted: AttentionGradients) -> Array | None:
-        """Compute these gradients; return room for a bias's, (heads, distances)."""
-        dbias = None
-        if wanted.bias is not None and self.bias is not None:
+        """Compute these gradients; return room for a table's.
+
+        It is (heads, distances), or (K, H, rows) where pairs look up rows of the table.
+        """
+        dbias: Array | None = None
+        rule = None if self.scoring.bias is None else self.scoring.bias.rule
+        if isinstance(rule, PairStarts) and wanted.pairs is not None:
+            wanted.pairs[...] = 0
+            first, size = address(wanted.pairs) or 0, wanted.pairs.itemsize
+            self.sentences[:, 15] = first + size * rule.starts[:-1]
+        elif isinstance(rule, FeatureRows) and wanted.bias is not None and self.bias is not None:
+            count = len(self.sentences)
+            dbias = self.scratch[: count * self.bias.size].reshape(count, *self.bias.shape)
+            dbias[...] = 0
+            self.scratch = self.scratch[dbias.size :]
+            self.sentences[:, 15] = [address(table) or 0 for table in dbias]
+        elif wanted.bias is not None and self.bias is not None:
             dbias = self.scratch[: self.bias.size].reshape(self.bias.shape)
             dbias[...] = 0
             self.scratch = self.scratch[self.bias.size :]
-        self.gradients = [wanted.queries, wanted.keys, wanted.values, dbias]
+        if self.sentences[:, 15].any():
+            # Heads that have the same numbers add to one gradient, in their order.
+            self.splits_heads = self.scoring.heads == 1 or bool(self.sentences[:, 14].all())
+        self.gradients = [wanted.queries, wanted.keys, wanted.values]
+        self.gradients.append(None if self.feature_bytes else dbias)
         self.sizes[-1] = wanted.accumulate
         return dbias
 
@@ -264,8 +317,10 @@ class AttentionCall:
         edges = [0, self.pairs.size * groups]
         shards = _num_shards(self.pairs, self.scoring)
         if shards > 1:
-            done = np.cumsum(np.repeat(self.pairs, groups))
-            edges[1:1] = np.searchsorted(done, done[-1] * np.arange(1, shards) / shards).tolist()
+            parts = groups if self.splits_heads else 1
+            done = np.cumsum(np.repeat(self.pairs, parts))
+            inner = np.searchsorted(done, done[-1] * np.arange(1, shards) / shards)
+            edges[1:1] = (inner * (groups // parts)).tolist()
         return [(*span, 0, groups) for span in pairwise(edges)]
 
     def shares_of_heads(self) -> list[Share]:
@@ -286,12 +341,12 @@ class AttentionCall:
         room_of = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
         parts = zip(shares, room_of, strict=True)
         rows = [(*span, address(table), *room) for span, room in parts]
-        share(function, rows, [table, *self.masks, *[x for x in self.arrays if x is not None]])
+        share(function, rows, [table, *self.held, *[x for x in self.arrays if x is not None]])
 
 
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:
     """The table of sentences that C reads, and the flags that it names."""
-    table = np.zeros((len(scoring.masks), 13), np.int64)
+    table = np.zeros((len(scoring.masks), 16), np.int64)
     for column, offsets in ((0, packed.query_offsets), (2, packed.key_offsets)):
         table[:, column] = offsets[:-1]
         np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])

@@ -11,10 +11,14 @@ import numpy as np
 from dynbatch.backend import Array, ArraySpec
 from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.addresses import PagedRows
-from dynbatch.kernels.attention.bias import distances_of
+from dynbatch.kernels.attention.bias import FeatureRows, PairStarts, distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.packed import (
+    AttentionGradients,
+    PackedAttention,
+    pair_offsets,
+)
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.addresses import row_address
 from dynbatch.kernels.cuda.runtime.launch import Dimensions
@@ -74,9 +78,10 @@ def workspace_backward(
     Σ_j p_ij dp_ij of each query and head, and what each tile of queries adds to a bias's gradient.
     """
     means, bias = sum(query_lengths) * scoring.heads, scoring.bias
-    if bias is None or bias.rule is None:
+    if bias is None or bias.rule is None or isinstance(bias.rule, PairStarts):
         return means
-    return means + sum([-(-count // TILE) for count in query_lengths]) * bias.numbers.size
+    tiles = sum([-(-count // TILE) for count in query_lengths])
+    return means + tiles * scoring.heads * int(bias.numbers.shape[0])
 
 
 def dot_attention(
@@ -140,7 +145,7 @@ def dot_attention_backward(
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
     For sentences with one query the first launch does everything, unless heads share keys or
-    scoring is extended. The gradient of a bias takes a launch and a sum.
+    scoring is extended. The gradient of a bias takes a launch and, of a table, a sum.
     """
     attend_backward(packed, scoring, log_sums, out, dout, wanted, scratch)
 
@@ -177,20 +182,39 @@ def attend_backward(
         *arrays[:4], out, *arrays[4:], addresses[3], *of_form, tiles, *tables, *form.backward,
     )  # fmt: skip
     launch(dout, f"dot_attention_backward{form.kind}", (blocks, scoring.heads), form.block, args)
-    if wanted.bias is not None and scratch is not None:
-        tiles, blocks = tile_table(queries, TILE)
-        sums = scratch[log_sums.size :]
-        sums = sums[: blocks * wanted.bias.size].reshape(blocks, wanted.bias.size)
-        args = (*arrays, sums, wanted.bias.shape[0], tiles, *tables, *form.extension)
-        launch(dout, "dot_attention_backward_bias", (blocks, scoring.heads), (THREADS,), args)
-        total = wanted.bias.reshape(1, wanted.bias.size)
-        reduce_segments(np.add, sums, np.array([0, blocks]), total, 0)
+    if scratch is not None and not (wanted.bias is None and wanted.pairs is None):
+        of_bias = (*tables, *form.extension)
+        rest = scratch[log_sums.size :]
+        _backward_of_bias(packed, scoring, dout, arrays, of_bias, wanted, rest)
     rest = np.where(queries == 1, 0, keys) if alone else keys
     if rest.any() and not (wanted.keys is None and wanted.values is None):
         tiles, blocks = tile_table(rest, form.side)
         grid, block = (blocks, scoring.heads // scoring.shared), (min(THREADS, *form.block),)
         args = (*arrays, *of_keys, tiles, *tables, *form.backward)
         launch(dout, f"dot_attention_backward_keys{form.kind}", grid, block, args)
+
+
+def _backward_of_bias(
+    packed: PackedAttention, scoring: Scoring, dout: Array, arrays: Sequence[Argument],
+    tables: Sequence[Argument], wanted: AttentionGradients, scratch: Array,
+) -> None:  # fmt: skip
+    """The gradient of a bias: of its table, summed over tiles, or of sentences' matrices."""
+    heads, bias = scoring.heads, scoring.bias
+    tiles, blocks = tile_table(np.diff(packed.query_offsets), TILE)
+    if bias is not None and isinstance(bias.rule, PairStarts):
+        by_head = bool((np.diff(bias.rule.starts) > np.diff(pair_offsets(packed))).all())
+        grid = blocks, heads if by_head else 1
+        args = (*arrays, wanted.pairs, tiles, *tables)
+        launch(dout, "dot_attention_backward_pairs", grid, (THREADS,), args)
+    if wanted.bias is None:
+        return
+    rows, columns = wanted.bias.shape
+    copies = blocks * heads // columns
+    sums = scratch[: copies * wanted.bias.size].reshape(copies, wanted.bias.size)
+    args = (*arrays, sums, rows, tiles, *tables)
+    launch(dout, "dot_attention_backward_bias", (blocks, heads), (THREADS,), args)
+    total = wanted.bias.reshape(1, wanted.bias.size)
+    reduce_segments(np.add, sums, np.array([0, copies]), total, 0)
 
 
 def tile_table(lengths: Array, side: int) -> tuple[Array | None, int]:
@@ -266,13 +290,20 @@ def fits_tensor_cores(matrices: Sequence[Array], packed: PackedAttention, scorin
 def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
     """The arguments of kernels for a bias, dropout and a softcap."""
     bias, streams = scoring.bias, scoring.streams
-    table: tuple[Argument, ...] = (None, None, 0)
-    if bias is not None:
-        table = (bias.numbers, None, 0)
-        if bias.rule is not None:
-            ends = scoring.ends(np.diff(packed.query_offsets))
-            distances = distances_of(ends, np.diff(packed.key_offsets))
-            rows = bias.rule.rows(np.arange(distances.start, distances.stop))
-            table = (bias.numbers, rows, -distances.start)
+    rule = None if bias is None else bias.rule
+    numbers = None if bias is None else bias.numbers
+    columns = 0 if bias is None else bias.numbers.shape[-1]
+    table: tuple[Argument, ...] = (numbers, None, 0, columns, None, None, 0)
+    if isinstance(rule, PairStarts):
+        table = (numbers, None, 0, 0, rule.starts, None, 0)
+    elif isinstance(rule, FeatureRows):
+        features = np.concatenate([array.reshape(-1) for array in rule.arrays])
+        of_pairs = pair_offsets(packed), features.view(np.uint8), features.itemsize
+        table = (numbers, None, 0, columns, *of_pairs)
+    elif rule is not None:
+        ends = scoring.ends(np.diff(packed.query_offsets))
+        distances = distances_of(ends, np.diff(packed.key_offsets))
+        rows = rule.rows(np.arange(distances.start, distances.stop))
+        table = (numbers, rows, -distances.start, columns, None, None, 0)
     bounds, scales = bounds_and_scales(np.array([scoring.p]), packed.queries.dtype)
     return (*table, streams, int(bounds[0]), float(scales[0]), scoring.softcap)

@@ -47,7 +47,7 @@ def exercise(kernels):
         table = fake_cupy.zeros((300, heads), np.float32)  # more rows than threads
         sums = fake_cupy.zeros((tiles, 300, heads), np.float32)
         row_of = fake_cupy.asarray(np.arange(queries + keys - 1, dtype=np.int32))
-        bias = (table, row_of, queries - 1, None, 0, 1.0, 0.5)
+        bias = (table, row_of, queries - 1, heads, None, None, 0, None, 0, 1.0, 0.5)
         args = (q, k, v, log_sums, dout, means, sums, 300, *tables, *bias)
         kernels.launch("dot_attention_backward_bias", (tiles, heads), (256,), args)
 

@@ -47,7 +47,7 @@ def exercise(kernels):
     first = fake_cupy.asarray(np.array([0]))
     scales = fake_cupy.asarray(np.ones(1, np.float32))
     tables = (first, *offsets, scales, None, None, 1, heads, heads, width, width)
-    last, rows = (None, None, 0, None, 0, 1.0, 0.5), [heads * width, width, width]
+    last, rows = (None, None, 0, 0, None, None, 0, None, 0, 1.0, 0.5), [heads * width, width, width]
     given = (q, k, v, out, log_sums, *tables, *rows, *last, None, True)
     kernels.launch("dot_attention_mma", (2, heads), (128,), given)
     tables = (*tables, *rows, *rows)

@@ -1,9 +1,10 @@
-"""The kernels of dot-product attention with a bias by distance, and with dropout."""
+"""The kernels of dot-product attention with a bias, and with dropout."""
 
 import numpy as np
 import pytest
 
-from dynbatch.kernels.attention.bias import ScoreBias
+from dynbatch.kernels.attention.bias import FeatureRows, PairStarts, ScoreBias
+from dynbatch.ragged import offsets_of
 from tests.kernels.cuda.attention.test_dot_product import (
     LONG,
     SHORT,
@@ -94,3 +95,29 @@ def test_all_or_nothing_may_be_dropped(cupy, dtype):
     for p in (1.0, 2.0**-40):
         assert_forward(packed, dropping(scoring, p))
         assert_backward(packed, dropping(scoring, p), wanted_of(packed))
+
+
+def of_pairs(scoring, lengths, kind, by_head):
+    """A bias of a number for each pair, or of one for each feature of one, two or four bytes."""
+    rng, dtype = np.random.default_rng(4), scoring.scales.dtype
+    columns = scoring.heads if by_head else 1
+    if kind == "matrix":
+        starts = offsets_of([columns * a * b for a, b in lengths])
+        numbers, rule = rng.standard_normal(starts[-1]), PairStarts(starts)
+    else:
+        features = [rng.integers(0, 7, pair).astype(kind) for pair in lengths]
+        numbers, rule = rng.standard_normal((7, columns)), FeatureRows(features)
+    return scoring._replace(bias=ScoreBias(Values(numbers.astype(dtype)), rule))
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+@pytest.mark.parametrize("kind", ["matrix", "uint8", "uint16", "uint32"])
+@pytest.mark.parametrize(("lengths", "heads", "shared", "widths", "mask"), CASES[1:3])
+def test_a_bias_of_pairs(cupy, dtype, lengths, heads, shared, widths, mask, kind, by_head):
+    packed = packed_of(dtype, lengths, widths, shared)
+    scoring = dropping(scoring_of(dtype, lengths, heads, mask, widths[0], shared), 0.2)
+    scoring = of_pairs(scoring, lengths, kind, by_head)
+    assert_forward(packed, scoring)
+    name = "pairs" if kind == "matrix" else "bias"
+    wanted = wanted_of(packed)._replace(**{name: like(scoring.bias.numbers.array)})
+    assert_backward(packed, scoring, wanted, 3 if kind == "matrix" else 4)

@@ -122,8 +122,35 @@ static __attribute__((noinline)) void weigh(ptrdiff_t keys, REAL* scores, const 
         store(scores + j * SIDE, weight_of(load(scores + j * SIDE) - shift));
 }
 
-static void attend_backward(const Head* head, REAL* p) {
+// Add the slopes of some queries and all keys that they see to the gradient of their matrix, or to the
+// sums of the table's rows.
+static __attribute__((noinline)) void add_slopes(
+    const Head* head, Span span, const REAL* slopes, double* sums) {
+    const Sentence* of = &head->of;
+    ptrdiff_t bytes = head->call->feature_bytes, keys = span.high - span.low;
+    REAL turned[SIDE * SIDE];
+    for (ptrdiff_t i = 0; bytes && i < span.count; i++) {
+        const char* at = (const char*)of->pairs + ((span.first + i) * of->keys + span.low) * bytes;
+        for (ptrdiff_t j = 0; j < keys; j++, at += bytes) {
+            ptrdiff_t row = bytes == 1   ? *(const uint8_t*)at
+                            : bytes == 2 ? *(const uint16_t*)at
+                                         : *(const uint32_t*)at;
+            sums[row] += (double)slopes[j * SIDE + i];
+        }
+    }
+    for (ptrdiff_t low = 0; !bytes && low < keys; low += SIDE) {
+        ptrdiff_t count = least(keys - low, SIDE);
+        REAL* to =
+            (REAL*)of->dpairs + head->head * of->step + span.first * of->keys + span.low + low;
+        turn(count, span.count, slopes + low * SIDE, SIDE, 1, turned);
+        for (ptrdiff_t i = 0; i < span.count; i++, to += of->keys)
+            EACH_VECTOR(j, n, count) put(to + j, get(to + j, n) + load(turned + i * SIDE + j), n);
+    }
+}
+
+static void attend_backward(const Head* head, double* sums, REAL* p) {
     const Call* call = head->call;
+    int has_pairs = head->of.dpairs != 0;
     REAL turned[DEPTH * SIDE], log_sums[SIDE];
     ptrdiff_t group = head->head / call->shared, width = call->key_width, tall = call->value_width;
     ptrdiff_t key = head->of.key, query = head->of.query;
@@ -141,7 +168,7 @@ static void attend_backward(const Head* head, REAL* p) {
         if (call->softcap > 0) cap(count, keys, (REAL)call->softcap, p, of_cap);
         if (is_extended(head, span)) extend(head, span, span.low, keys, p);
         for (ptrdiff_t i = 0; i < count; i += LANES) weigh(keys, p + i, log_sums + i);
-        if (call->dqueries || call->dkeys || call->dbias) {
+        if (call->dqueries || call->dkeys || call->dbias || has_pairs) {
             Rows others = {v, keys, call->value_row, 0};
             scores_of(count, dy, call->out_row, others, tall, 1, turned, 0, dp);
             if (call->drops) drop(head, span, span.low, keys, dp);
@@ -149,7 +176,10 @@ static void attend_backward(const Head* head, REAL* p) {
                                             first - span.low
                                       : NULL;
             EACH_VECTOR(i, n, count)
-            slopes(keys, n, p + i, dp + i, head->scale, dbias ? dbias + i : NULL);
+            slopes(keys, n, p + i, dp + i, has_pairs ? 1 : head->scale, dbias ? dbias + i : NULL);
+            if (has_pairs) add_slopes(head, span, dp, sums);
+            for (ptrdiff_t j = 0; has_pairs && j < keys; j++) EACH_VECTOR(i, n, count)
+            store(dp + j * SIDE + i, load(dp + j * SIDE + i) * head->scale);
             for (ptrdiff_t i = 0; call->softcap > 0 && i < keys * SIDE; i += LANES)
                 store(dp + i, load(dp + i) * load(of_cap + i));
         }
@@ -174,13 +204,16 @@ static void clear(ptrdiff_t rows, ptrdiff_t row, ptrdiff_t width, REAL* x) {
 }
 
 // With p = exp(score - log_sum) and dp_ij = dout_i · v_j: ds = p (dp - Σ_j p dp), dq = scale ds k,
-// dk = scale dsᵀ q, dv = pᵀ dout, and the bias's ds of each distance; a softcap's slope times ds is in
-// its place in dq and dk. `out` is dout. A head of keys
-// sums over the heads of queries that read it, and over their queries, in order. `room` is for p and
-// ds of SIDE queries and the keys that they see, and with a softcap for its slopes.
+// dk = scale dsᵀ q, dv = pᵀ dout, and the bias's ds of each distance, pair or feature; a softcap's slope
+// times ds is in its place in dq and dk. `out` is dout. A head of keys sums over the heads of queries
+// that read it, and over their queries, in order. `room` is for the sums of a table's rows, for p and ds
+// of SIDE queries and the keys that they see, and with a softcap for its slopes.
 EXPORT void dot_attention_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t group,
     ptrdiff_t groups, const int64_t* table, REAL* room) {
     const Call* call = (const Call*)table;
+    ptrdiff_t rows = call->feature_bytes ? call->distances : 0;
+    double* sums = (double*)(((uintptr_t)room + 7) / 8 * 8);  // REAL may be half as wide
+    if (rows) room = (REAL*)(sums + rows);
     for (ptrdiff_t n = first; n < last; n++) {
         ptrdiff_t own = group + n % groups;
         const Sentence* of = call->sentences + n / groups;
@@ -194,7 +227,10 @@ EXPORT void dot_attention_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t gr
         }
         for (ptrdiff_t s = 0; s < call->shared; s++) {
             Head head = head_of(call, n / groups, own * call->shared + s);
-            attend_backward(&head, room);
+            REAL* dtable = rows && of->dpairs ? (REAL*)of->dpairs + head.head * of->step : NULL;
+            if (dtable) memset(sums, 0, (size_t)rows * sizeof(double));
+            attend_backward(&head, sums, room);
+            for (ptrdiff_t r = 0; dtable && r < rows; r++) dtable[r] += (REAL)sums[r];
         }
     }
 }

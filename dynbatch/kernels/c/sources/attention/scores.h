@@ -8,25 +8,31 @@ enum { KEYS = 64 };
 typedef struct {
     int64_t query, queries, key, keys;  // first row, and number of rows
     int64_t left, right;                // query i sees keys i - left … i + right
-    int64_t visible, step;  // address of the flags of keys, 0 for none; flags from query to query
-    int64_t stream;         // of dropout
-    int64_t page;           // the first of its pages
-    int64_t start;          // the position of its first query
-    int64_t split, gap;     // keys from `split` on lie `gap` rows further back in its pages
+    int64_t visible, across;  // address of the flags of keys, 0 for none; flags from query to query
+    int64_t stream;           // of dropout
+    int64_t page;             // the first of its pages
+    int64_t start;            // the position of its first query
+    int64_t split, gap;       // keys from `split` on lie `gap` rows further back in its pages
+    int64_t pairs;   // address of its pairs' numbers, or features, query by query; 0 for none
+    int64_t step;    // from a head's numbers of pairs to the next head's; 0: all have the same
+    int64_t dpairs;  // address of the gradient of these numbers, or of the table; 0 for none
 } Sentence;
 
 // A call, as Python's table has it. Unwanted arrays are NULL.
 typedef struct {
     const REAL *queries, *keys, *values;
-    REAL* out;             // backward reads its gradient
-    REAL* log_sums;        // (N_q, heads)
-    const REAL* bias;      // (heads, distances) of i - j, `zero` is the place of 0
+    REAL* out;       // backward reads its gradient
+    REAL* log_sums;  // (N_q, heads)
+    // (heads, distances) of i - j, `zero` is the place of 0; or (heads, rows) for features of pairs
+    const REAL* bias;
     const int64_t* pages;  // addresses of each page's keys and values; NULL where rows are one run
     const Sentence* sentences;
     const REAL* scales;
     REAL *dqueries, *dkeys, *dvalues, *dbias;
     int64_t query_row, key_row, value_row, out_row;
-    int64_t heads, shared, key_width, value_width, distances, zero, drops;
+    int64_t heads, shared, key_width, value_width, distances, zero;
+    int64_t feature_bytes;  // 0 where a sentence's pairs have numbers of their own, if any
+    int64_t drops;
     int64_t page_rows, is_short;  // numbers in pages are bfloat16
     int64_t accumulate;
     int64_t dquery_row, dkey_row, dvalue_row;
@@ -53,7 +59,9 @@ static Head head_of(const Call* call, ptrdiff_t sentence, ptrdiff_t head) {
         call->values + of.key * call->value_row + group * values,
         call->out + of.query * call->out_row + head * values,
         call->log_sums ? call->log_sums + of.query * call->heads + head : NULL,
-        call->bias ? call->bias + head * call->distances + call->zero + of.start : NULL,
+        !call->bias ? NULL
+        : of.pairs  ? call->bias + head * of.step
+                    : call->bias + head * call->distances + call->zero + of.start,
         call->scales[sentence], head};
 }
 
@@ -163,18 +171,49 @@ static __attribute__((noinline)) void cap(
         }
 }
 
+#define LOOK_UP(type)                                                                      \
+    for (ptrdiff_t i = 0; i < count; i++) {                                                \
+        const type* features = (const type*)of->pairs + (query + i) * of->keys + low;      \
+        for (ptrdiff_t j = 0; j < keys; j++) rows[i * KEYS + j] = head->bias[features[j]]; \
+    }
+
+// Add to the scores of some queries and up to KEYS keys the numbers of these pairs.
+static __attribute__((noinline)) void add_pairs(const Head* head, ptrdiff_t query, ptrdiff_t count,
+    ptrdiff_t low, ptrdiff_t keys, REAL* scores) {
+    const Sentence* of = &head->of;
+    REAL rows[SIDE * KEYS], columns[KEYS * SIDE];
+    const REAL* numbers = rows;
+    ptrdiff_t stride = KEYS;
+    switch (head->call->feature_bytes) {
+        case 1: LOOK_UP(uint8_t) break;
+        case 2: LOOK_UP(uint16_t) break;
+        case 4: LOOK_UP(uint32_t) break;
+        default:
+            numbers = (const REAL*)of->pairs + head->head * of->step + query * of->keys + low;
+            stride = of->keys;
+    }
+    turn(count, keys, numbers, stride, 1, columns);
+    for (ptrdiff_t j = 0; j < keys; j++) EACH_VECTOR(i, n, count) {
+            REAL* at = scores + j * SIDE + i;
+            store(at, load(at) + load(columns + j * SIDE + i));
+        }
+}
+
 // Add the bias to scores of keys from `low` on, and put -infinity where a query does not see a key.
 static __attribute__((noinline)) void extend(
     const Head* head, Span span, ptrdiff_t low, ptrdiff_t keys, REAL* scores) {
     const Sentence* of = &head->of;
     const uint8_t* visible = (const uint8_t*)of->visible;
+    const REAL* bias = of->pairs ? NULL : head->bias;
+    for (ptrdiff_t j = 0; of->pairs && j < keys; j += KEYS)
+        add_pairs(head, span.first, span.count, low + j, least(keys - j, KEYS), scores + j * SIDE);
     for (ptrdiff_t j = 0; j < keys; j++) {
         ptrdiff_t key = low + j, from = key - of->right, to = key + of->left;
         int is_partial = from > span.first || to < span.first + span.count - 1;
-        if (!head->bias && !is_partial) continue;
+        if (!bias && !is_partial) continue;
         EACH_VECTOR(i, n, span.count) {
             vector x = load(scores + j * SIDE + i);
-            if (head->bias) x += get(head->bias + span.first + i - key, n);
+            if (bias) x += get(bias + span.first + i - key, n);
             if (is_partial) {
                 mask seen = first_lanes(to - span.first - i + 1);
                 seen &= ~first_lanes(from - span.first - i);
@@ -184,7 +223,7 @@ static __attribute__((noinline)) void extend(
         }
     }
     for (ptrdiff_t i = 0; visible && i < span.count; i++) {
-        const uint8_t* flags = visible + (span.first + i) * of->step + low;
+        const uint8_t* flags = visible + (span.first + i) * of->across + low;
         for (ptrdiff_t j = 0; j < keys; j++)
             if (!flags[j]) scores[j * SIDE + i] = -INFINITY;
     }
@@ -214,7 +253,8 @@ static __attribute__((noinline)) void drop(
 
 static int is_extended(const Head* head, Span span) {
     const Sentence* of = &head->of;
-    return head->bias || of->visible || span.low + of->left < span.first + span.count - 1 ||
+    return head->bias || of->pairs || of->visible ||
+           span.low + of->left < span.first + span.count - 1 ||
            span.high - 1 - of->right > span.first;
 }
 

@@ -213,11 +213,13 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const long long* key_offsets, const REAL* scales, const long long* masks,
         const bool* visible, int sentences, int heads, int shared, int key_width, int value_width,
         int query_row, int key_row, int value_row, const REAL* bias, const int* rows, int zero,
+        int columns, const long long* pairs, const unsigned char* features, int feature_bytes,
         const unsigned* streams, unsigned bound, REAL scale, REAL softcap, const int* starts) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row};
     attend_block<true>(queries, keys, values, out, log_sums, tables,
-        {bias, rows, zero, streams, bound, scale, softcap, starts});
+        {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale, softcap,
+            starts});
 }
 
 // Over keys and values in pages.
@@ -241,9 +243,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const long long* key_offsets, const REAL* scales, const long long* masks,
         const bool* visible, int sentences, int heads, int shared, int key_width, int value_width,
         int query_row, int key_row, int value_row, const REAL* bias, const int* rows, int zero,
+        int columns, const long long* pairs, const unsigned char* features, int feature_bytes,
         const unsigned* streams, unsigned bound, REAL scale, REAL softcap, const int* starts) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row};
     attend_pages<true>(queries, {pages, firsts, gaps, log_rows}, key_offset, value_offset, out,
-        tables, {bias, rows, zero, streams, bound, scale, softcap, starts});
+        tables,
+        {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale, softcap,
+            starts});
 }

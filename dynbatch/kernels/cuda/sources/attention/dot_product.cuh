@@ -28,15 +28,30 @@
 typedef Rows<const REAL> Input;
 typedef Rows<REAL> Output;
 
-// What is added to the scores of a head: a number for each distance from query to key.
+// What is added to the scores of a head: a number of each pair, which is found in a table by the pair's
+// feature, or in a matrix by itself, or by the distance from query to key.
 struct Bias {
-    const REAL* numbers;  // of the head, `heads` from row to row of a table; NULL: no bias
-    const int* rows;      // of the table, from distance 0; NULL: one number is times |distance|
-    int heads, start;     // position of the first query
+    const REAL*
+        numbers;      // of the head: a table, `columns` from row to row, or a matrix; NULL: no bias
+    const int* rows;  // of the table, from distance 0; NULL: one number is times |distance|
+    int columns, start;  // position of the first query
+    int across;          // from query to query in features and matrices; 0: by distance
+    int bytes;           // of a feature
+    const unsigned char* features;
+    int step;  // from a head's numbers to those of the next
 
-    __device__ __forceinline__ REAL of(int difference) const {
-        const int distance = difference - start;
-        return rows ? numbers[(long long)rows[distance] * heads] : numbers[0] * abs(distance);
+    // The table's row for a pair.
+    __device__ __forceinline__ int row(int i, int j) const {
+        if (!across) return rows[j - i - start];
+        const long long pair = (long long)i * across + j;
+        return bytes == 1   ? features[pair]
+               : bytes == 2 ? ((const unsigned short*)features)[pair]
+                            : ((const int*)features)[pair];
+    }
+    __device__ __forceinline__ REAL of(int i, int j) const {
+        if (across && !features) return numbers[(long long)i * across + j];
+        if (across || rows) return numbers[(long long)row(i, j) * columns];
+        return numbers[0] * abs(j - i - start);
     }
 };
 
@@ -79,7 +94,7 @@ struct Work {
         REAL score = product * scale;
         if constexpr (EXTENDED) {
             if (softcap > 0) score = softcap * tanh(score / softcap);
-            if (bias.numbers) score += bias.of(j - i);
+            if (bias.numbers) score += bias.of(i, j);
         }
         return score;
     }
@@ -92,7 +107,7 @@ struct Work {
         if constexpr (EXTENDED)
             if (softcap > 0 && p > 0) {
                 REAL score = log(p) + log_sums[i * heads];
-                if (bias.numbers) score -= bias.of(j - i);
+                if (bias.numbers) score -= bias.of(i, j);
                 const REAL u = score / softcap;
                 return slope * (1 - u * u);
             }
@@ -109,13 +124,18 @@ struct Work {
     }
 };
 
-// What extended kernels have for all sentences: a softcap, a bias, and which of `rows` is that of distance 0;
-// each sentence's random stream, the least bits that keep a pair, and what it is scaled by; the
+// What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0; how
+// many numbers a row has; where the features of each sentence's pairs begin, or without these its
+// matrices, one or as many as heads, or NULL; each sentence's random stream, the least bits that keep a
+// pair, and what it is scaled by; a softcap; the
 // position of each sentence's first query, or NULL for 0.
 struct Extension {
     const REAL* bias;
     const int* rows;
-    int zero;
+    int zero, columns;
+    const long long* pairs;
+    const unsigned char* features;
+    int feature_bytes;
     const unsigned* streams;
     unsigned bound;
     REAL scale, softcap;
@@ -177,12 +197,27 @@ struct Tables {
         work.means = means ? means + work.query * heads + head : nullptr;
     }
 
+    // From a head's matrix of numbers to that of the next; 0 where all heads have one.
+    __device__ __forceinline__ int step_of(const Work& work, const long long* ends) const {
+        const int pairs = work.queries * work.keys;
+        return ends[1] - ends[0] > pairs ? pairs : 0;
+    }
+
     // After `find`.
     __device__ __forceinline__ void extend(Work& work, Extension extension, int head) const {
-        const auto [bias, rows, zero, streams, bound, scale, softcap, starts] = extension;
+        const auto [bias, rows, zero, columns, pairs, features, bytes, streams, bound, scale,
+            softcap, starts] = extension;
         work.softcap = softcap;
         const int start = starts ? starts[sentence()] : 0;
-        work.bias = {bias ? bias + head : nullptr, rows ? rows + zero : nullptr, heads, start};
+        work.bias = {bias, rows ? rows + zero : nullptr, columns, start};
+        work.bias.step = columns > 1;
+        if (pairs) {
+            const long long *ends = pairs + sentence(), begin = ends[0];
+            work.bias.across = work.keys, work.bias.bytes = bytes;
+            work.bias.features = features ? features + begin * bytes : nullptr;
+            if (!features) work.bias.numbers += begin, work.bias.step = step_of(work, ends);
+        }
+        if (bias) work.bias.numbers += (long long)head * work.bias.step;
         const unsigned first = (unsigned)head * (unsigned)work.queries * (unsigned)work.keys;
         work.drop = {first, streams ? streams[sentence()] : 0, bound, scale};
     }
@@ -193,7 +228,7 @@ struct Tables {
         work.dy.first += value_width;
         ++work.log_sums;
         ++work.means;
-        if (work.bias.numbers) ++work.bias.numbers;
+        if (work.bias.numbers) work.bias.numbers += work.bias.step;
         work.drop.first += (unsigned)work.queries * (unsigned)work.keys;
     }
 };

@@ -228,12 +228,15 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
+        int columns, const long long* pairs, const unsigned char* features, int feature_bytes,
         const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
         dvalue_row};
     queries_block<true>(queries, keys, values, log_sums, out, dout, means, dqueries, nullptr,
-        nullptr, false, tables, {bias, rows, zero, streams, bound, scale, softcap});
+        nullptr, false, tables,
+        {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+            softcap});
 }
 
 template <bool EXTENDED>
@@ -280,27 +283,27 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
+        int columns, const long long* pairs, const unsigned char* features, int feature_bytes,
         const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
         dvalue_row};
     keys_block<true>(queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate,
-        tables, {bias, rows, zero, streams, bound, scale, softcap});
+        tables,
+        {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+            softcap});
 }
 
-// The gradient of a bias's table, by up to 32 queries of a sentence in one head: row r of `sums` becomes
-// the sum of the slopes of all scores that row r of the table was added to. A row lies `heads` after the
-// one before.
-__device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int rows) {
-    constexpr int DIAGONALS = SIDE + OTHERS - 1;  // of a tile: pairs of one distance
+// slopes = p (dp - mean) of up to 32 queries of a sentence in one head, tile by tile of keys: body(start,
+// seen) for the `seen` keys from `start` on.
+template <class Body>
+__device__ __forceinline__ void each_tile_of_slopes(
+    const Work& work, REAL (&slopes)[SIDE][OTHERS + 1], Body body) {
     __shared__ Four weights[WARPS][OTHERS], of_weights[WARPS][OTHERS];
-    __shared__ REAL slopes[SIDE][OTHERS + 1], diagonals[DIAGONALS];
-    __shared__ int row_of[DIAGONALS];
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
     const int low = work.low(work.first), high = work.high(work.first + count);
     Four *p = weights[own / ROWS] + lane, *dp = of_weights[own / ROWS] + lane;
-    for (int r = threadIdx.x; r < rows; r += blockDim.x) sums[(long long)r * work.heads] = 0;
     for (int start = low; start < high; start += OTHERS) {
         const int seen = min(OTHERS, high - start);
         products(p, work.q.from(work.first), count, work.k.from(start), seen);
@@ -316,6 +319,28 @@ __device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int
             slopes[own + r][lane + k] = slope;
         }
         __syncthreads();
+        body(start, seen);
+    }
+}
+
+// The gradient of a bias's table, by up to 32 queries of a sentence in one head: row r of `sums` becomes
+// the sum of the slopes of all scores that row r of the table was added to. A row lies `columns` after
+// the one before.
+__device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int rows) {
+    constexpr int DIAGONALS = SIDE + OTHERS - 1;  // of a tile: pairs of one distance
+    __shared__ REAL slopes[SIDE][OTHERS + 1], diagonals[DIAGONALS];
+    __shared__ int row_of[DIAGONALS];
+    const int count = min(SIDE, work.queries - work.first);
+    for (int r = threadIdx.x; r < rows; r += blockDim.x) sums[(long long)r * work.bias.columns] = 0;
+    each_tile_of_slopes(work, slopes, [&](int start, int seen) {
+        for (int r = threadIdx.x; work.bias.across && r < rows; r += blockDim.x) {
+            REAL sum = 0;
+            for (int i = 0; i < count; ++i)
+                for (int j = 0; j < seen; ++j)
+                    if (work.bias.row(work.first + i, start + j) == r) sum += slopes[i][j];
+            sums[(long long)r * work.bias.columns] += sum;
+        }
+        if (work.bias.across) return;
         if (threadIdx.x < DIAGONALS) {
             const int shift = (int)threadIdx.x - (SIDE - 1);
             const int distance = start - work.first + shift;
@@ -331,12 +356,12 @@ __device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int
             REAL sum = 0;
             for (int n = 0; n < DIAGONALS; ++n)
                 if (row_of[n] == r) sum += diagonals[n];
-            sums[(long long)r * work.heads] += sum;
+            sums[(long long)r * work.bias.columns] += sum;
         }
-    }
+    });
 }
 
-// sums (tiles, rows, heads): what each tile of 32 queries adds to the gradient of the table of `rows`
+// sums (tiles, rows, heads), or (tiles, heads, rows) for all heads alike: what each tile of 32 queries adds to the gradient of the table of `rows`
 // rows. means as dot_attention_backward_extended leaves them. Grid (tiles, heads). Block 256.
 extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias(
     const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
@@ -344,7 +369,8 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias
     const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
     int sentences, int heads, int shared, int key_width, int value_width, int query_row,
     int key_row, int value_row, int dquery_row, int dkey_row, int dvalue_row, const REAL* bias,
-    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
+    const int* rows, int zero, int columns, const long long* pairs, const unsigned char* features,
+    int feature_bytes, const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
@@ -352,8 +378,50 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap}, blockIdx.y);
+        tables.extend(work,
+            {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+                softcap},
+            blockIdx.y);
     }
     __syncthreads();
-    slopes_of_rows(work, sums + (long long)blockIdx.x * count * heads + blockIdx.y, count);
+    const long long first = (long long)blockIdx.x * count * heads;
+    slopes_of_rows(work, sums + first + (long long)blockIdx.y * (columns > 1 ? 1 : count), count);
+}
+
+// dpairs: the gradient of the matrices of a bias. Where a sentence has one for all heads, these are added
+// in their order; grid (tiles, 1) then, else (tiles, heads). Block 256.
+extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_pairs(
+    const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
+    REAL* means, REAL* dpairs, const long long* tiles, const long long* query_offsets,
+    const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
+    int sentences, int heads, int shared, int key_width, int value_width, int query_row,
+    int key_row, int value_row, int dquery_row, int dkey_row, int dvalue_row, const REAL* bias,
+    const int* rows, int zero, int columns, const long long* pairs, const unsigned char* features,
+    int feature_bytes, const unsigned* streams, unsigned bound, REAL scale, REAL softcap) {
+    __shared__ Work work;
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width, query_row, key_row, value_row, dquery_row, dkey_row,
+        dvalue_row};
+    __shared__ REAL slopes[SIDE][OTHERS + 1];
+    for (int head = blockIdx.y; head < heads; head += gridDim.y) {
+        __syncthreads();  // all are done with the head before
+        if (threadIdx.x == 0) {
+            tables.find(work, queries, keys, values, log_sums, head, SIDE);
+            tables.find_gradients(work, dout, means, nullptr, nullptr, head);
+            tables.extend(work,
+                {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+                    softcap},
+                head);
+        }
+        __syncthreads();
+        const int count = min(SIDE, work.queries - work.first);
+        const bool adds = head > 0 && work.bias.step == 0;
+        REAL* out = dpairs + (work.bias.numbers - bias) + (long long)work.first * work.keys;
+        for (int n = threadIdx.x; !adds && n < count * work.keys; n += blockDim.x) out[n] = 0;
+        each_tile_of_slopes(work, slopes, [&](int start, int seen) {
+            for (int n = threadIdx.x; n < count * seen; n += blockDim.x)
+                out[(long long)(n / seen) * work.keys + start + n % seen] +=
+                    slopes[n / seen][n % seen];
+        });
+    }
 }

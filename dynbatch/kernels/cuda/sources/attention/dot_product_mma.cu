@@ -82,7 +82,8 @@ extern "C" __global__ void __launch_bounds__(128, 3) dot_attention_mma(const REA
     const long long* query_offsets, const long long* key_offsets, const REAL* scales,
     const long long* masks, const bool* visible, int sentences, int heads, int shared,
     int key_width, int value_width, int query_row, int key_row, int value_row, const REAL* bias,
-    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale, REAL softcap,
+    const int* rows, int zero, int columns, const long long* pairs, const unsigned char* features,
+    int feature_bytes, const unsigned* streams, unsigned bound, REAL scale, REAL softcap,
     const int* starts, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
@@ -90,7 +91,10 @@ extern "C" __global__ void __launch_bounds__(128, 3) dot_attention_mma(const REA
         heads, shared, key_width, value_width, query_row, key_row, value_row};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, MMA_SIDE);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap, starts}, blockIdx.y);
+        tables.extend(work,
+            {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+                softcap, starts},
+            blockIdx.y);
         work.y = tables.head_of(out, work.query, value_width, blockIdx.y);
     }
     __syncthreads();

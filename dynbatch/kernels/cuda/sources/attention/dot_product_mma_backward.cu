@@ -143,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(128, 3)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
+        int columns, const long long* pairs, const unsigned char* features, int feature_bytes,
         const unsigned* streams, unsigned bound, REAL scale, REAL softcap, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
@@ -152,7 +153,10 @@ extern "C" __global__ void __launch_bounds__(128, 3)
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y, MMA_SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap}, blockIdx.y);
+        tables.extend(work,
+            {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+                softcap},
+            blockIdx.y);
         work.out = tables.head_of(out, work.query, value_width, blockIdx.y);
         work.dq = tables.columns_of(dqueries, work.query, dquery_row, key_width, blockIdx.y);
     }
@@ -169,6 +173,7 @@ extern "C" __global__ void __launch_bounds__(128, 2)
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width, int query_row, int key_row, int value_row,
         int dquery_row, int dkey_row, int dvalue_row, const REAL* bias, const int* rows, int zero,
+        int columns, const long long* pairs, const unsigned char* features, int feature_bytes,
         const unsigned* streams, unsigned bound, REAL scale, REAL softcap, bool short_factors) {
     __shared__ Work work;
     __shared__ __align__(16) Tile tile_pair[2];
@@ -179,7 +184,10 @@ extern "C" __global__ void __launch_bounds__(128, 2)
         const int head = blockIdx.y * shared;
         tables.find(work, queries, keys, values, log_sums, head, MMA_SIDE);
         tables.find_gradients(work, dout, means, dkeys, dvalues, head);
-        tables.extend(work, {bias, rows, zero, streams, bound, scale, softcap}, head);
+        tables.extend(work,
+            {bias, rows, zero, columns, pairs, features, feature_bytes, streams, bound, scale,
+                softcap},
+            head);
     }
     __syncthreads();
     auto next_head = [&] {
