@@ -21,6 +21,7 @@ from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.parallel import Communicator
 from dynbatch.parameter import ModelBuffer
 from dynbatch.train.digest import data_digest
+from dynbatch.train.metrics import Record
 from dynbatch.train.moment import Moment
 from dynbatch.train.protocols import Batches, Example, TrainedModel
 from dynbatch.train.ranks import Ranks
@@ -33,6 +34,7 @@ FUNCTIONS = {
     "num_tokens": "num_tokens(example) -> tokens",
     "validate": "validate(model) -> metric, or metrics by name",
     "padded_bytes": "padded_bytes(batch) -> bytes",
+    "on_record": "on_record(record), a dict of a line of the metrics file",
     "make_graph": "make_graph() -> Graph",
     "shards": "shards(batch, size) -> for each of size processes, the places of its examples",
 }
@@ -80,6 +82,7 @@ class TrainerSettings(NamesChecked):
     checkpoint_every: int | None = None
     metrics_path: str | os.PathLike[str] | None = None
     tensorboard: str | os.PathLike[str] | None = None
+    on_record: Callable[[Record], object] | None = None
     memory_limit: int | str | None = None
     padded_bytes: Callable[[Sequence[Example]], int] | None = None
     memory_every: int = 20

@@ -65,6 +65,8 @@ class Trainer(TrainerSettings):
                           at step 0 begins it anew; a resumed one cuts what it will write again.
         tensorboard:      folder of this run for TensorBoard's event files, which have the same
                           numbers; it needs `pip install 'dynbatch[tensorboard]'`.
+        on_record:        on_record(record), called with each line of the metrics file as a dict,
+                          for a tracker of one's own, with or without a file; see below.
         memory_limit:     the most that a mini-batch's graph may take, in bytes or as "2GiB"; see
                           `Graph.backward`.
         padded_bytes:     bytes that a mini-batch would take padded: `padding.padded_peak(...)`.
@@ -108,6 +110,13 @@ class Trainer(TrainerSettings):
     **One run at a time.** While `fit` runs, no other process or thread can train with the same
     `checkpoint_path`; see `train.locked`.
 
+    **on_record** is called on rank 0 when the moment that a record tells of is complete: after the
+    update, or after the validation and its checkpoints. Each line of the metrics file comes once,
+    in its order, with None for numbers that are not finite: {"step", "epoch", "loss", ...} of an
+    update, {"step", "parameters"} of `watch`, {"step", "epoch", "metric", "is_best"} of a
+    validation. What it raises ends `fit`; the update counts, its line is written, and `fit` called
+    again goes on after it. A resumed run repeats the steps since its checkpoint, as it trains them.
+
     **Several processes** make the updates that one would make of the same mini-batches, up to the
     rounding of sums. All of them run this program; a shard may be empty. Means are over the tokens
     or sentences of all ranks, dropout does not depend on their number, and rank 0 alone writes
@@ -126,8 +135,8 @@ class Trainer(TrainerSettings):
         self.position = 0
         self.stopping = EarlyStopping(self.patience, self.higher_is_better)
         is_first = self.ranks.is_first
-        files = (self.metrics_path, self.tensorboard) if is_first else (None, None)
-        self._records = RunRecords(*files)
+        places = (self.metrics_path, self.tensorboard, self.on_record)
+        self._records = RunRecords(*(places if is_first else (None, None)))
         self._advisor = Advisor(self.advise_after if is_first else None)
         self._unread: Update | None = None
         self._is_first = True
@@ -253,7 +262,9 @@ class Trainer(TrainerSettings):
                 update.read()
         except NumericError as error:
             self._settle()  # on a GPU it may be the update before that failed
-            raise self._failed(error) from error
+            failed = self._failed(error)
+            self._records.tell()
+            raise failed from error
         self._settle()
         if self._is_first:
             if self.ranks.is_first:
@@ -270,6 +281,7 @@ class Trainer(TrainerSettings):
             if is_saved:
                 self.save()
         self._advisor.updated()
+        self._records.tell()
         self.ranks.raise_interrupt()
 
     def _settle(self) -> None:
@@ -322,6 +334,7 @@ class Trainer(TrainerSettings):
                 with self.averaged():
                     self._save(self.best_path)
             self.save()
+        self._records.tell()
 
     # Checkpoints ----------------------------------------------------------------------------------
 
@@ -354,6 +367,7 @@ class Trainer(TrainerSettings):
             said = NOT_SAVED if self.checkpoint_path is None else said
             if self.ranks.is_first:
                 tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
+        self._records.tell()
 
     def _failed(self, error: NumericError) -> NumericError:
         """Undo what the update did before its step, and return the error to raise."""

@@ -465,6 +465,27 @@ def test_metrics_say_what_each_update_and_validation_did(tmp_path):
     assert [(record["step"], record["epoch"]) for record in validations] == [(5, 0), (10, 1)]
 
 
+def test_a_function_has_each_line_of_the_metrics_file_whatever_it_raises(
+    tmp_path, undisturbed, device
+):
+    """An exception ends `fit` at a whole moment; `fit` again makes the run that never ended."""
+    records, fails_at = [], [(3, "loss"), (3, "parameters"), (5, "metric"), (7, "loss")]
+
+    def on_record(record):
+        records.append(record)
+        if fails_at and record["step"] == fails_at[0][0] and fails_at[0][1] in record:
+            raise ConnectionError(fails_at.pop(0))
+
+    run = Run(tmp_path, device=device, watch=2, on_record=on_record)
+    while fails_at:
+        with pytest.raises(ConnectionError):
+            run.trainer.fit(3)
+    run.trainer.fit(3)
+    assert records == read_metrics(tmp_path / "metrics.jsonl")
+    bits, _, *rest = run.outcome()
+    assert [bits, *rest] == [part for k, part in enumerate(undisturbed) if k != 1]
+
+
 def test_the_first_of_several_named_metrics_decides_and_all_are_written(tmp_path):
     accuracies = iter([0.5, 0.75, 0.25])
     run = Run(
