@@ -122,6 +122,8 @@ def _refuse(owner: str, name: str, data: Any, cause: Exception | None = None) ->
         fix = f"give [{name}] if it is one example, {name}.splitlines(), or the content of its file"
     elif hasattr(kind, "iloc"):
         fix = f"give {name}.to_dict('records'), or of a Series {name}.to_list()"
+    elif isinstance(data, Mapping) and data and hasattr(kind, "column_names"):  # Hugging Face's
+        fix = f"give one of its splits, {name}[{next(iter(data))!r}]"
     elif isinstance(data, Mapping) or hasattr(kind, "keys"):
         fix = f"give list({name}.values()), or list({name}.items()) for keys beside values"
     elif isinstance(data, set | frozenset):

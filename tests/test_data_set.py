@@ -34,6 +34,9 @@ def in_order_by_batches(data):
 READERS = {
     "by sentences": lambda data: SentenceBatches(data, BATCH).epoch(0),
     "by tokens": lambda data: TokenBatches(data, BATCH, length=lambda example: 1).epoch(0),
+    "by tokens of known lengths": lambda data: TokenBatches(
+        data, BATCH, length=np.ones(NUMBER, int)
+    ).epoch(0),
     "prepared": lambda data: PreparedBatches(
         SentenceBatches(data, BATCH), lambda example, rng: example, workers=0
     ).epoch(0),
@@ -83,6 +86,21 @@ def test_no_kind_of_data_set_is_read_for_ever_or_copied(tmp_path, kind):
         assert made.most <= BATCH, reader
 
 
+def test_columns_of_an_arrow_table_on_disk_are_read_as_they_are_asked_for(tmp_path):
+    """With `datasets` of Hugging Face, whose rows are dictionaries."""
+    datasets = pytest.importorskip("datasets")
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = pyarrow.table({"ids": [[1] * n for n in (3, 1, 2)], "tokens": [3, 1, 2]})
+    made = datasets.Dataset(datasets.table.InMemoryTable(columns), fingerprint="of the test")
+    made.save_to_disk(tmp_path / "data")
+    data = datasets.load_from_disk(tmp_path / "data")
+    batches = TokenBatches(data, 3, length=data["tokens"])
+    assert batches.lengths == [3, 1, 2]
+    assert sorted(len(batch) for batch in batches.epoch(0)) in ([1, 2], [1, 1, 1])
+    with pytest.raises(ArgumentError, match=r"give one of its splits, examples\['test'\]"):
+        SentenceBatches(datasets.DatasetDict({"test": data}), 2)
+
+
 def frame():
     """A table as of pandas: [name] is a column."""
     names = ["__len__", "__getitem__", "keys", "iloc"]
@@ -124,6 +142,10 @@ REFUSED = {
     "keys of a dict": (lambda: {"a": 1}.keys(), "is a dict_keys", "list(examples)"),
     "values of a dict": (lambda: {"a": 1}.values(), "is a dict_values", "list(examples)"),
     "items of a dict": (lambda: {"a": 1}.items(), "is a dict_items", "list(examples)"),
+    "splits": (
+        lambda: type("DatasetDict", (dict,), {"column_names": {}})(train=[1], test=[2]),
+        "is a DatasetDict", "one of its splits, examples['train']",
+    ),
     "a text": (lambda: "a b", "is a str", "[examples] if it is one example"),
     "bytes": (lambda: b"a b", "is a bytes", "examples.splitlines()"),
     "a frame of pandas": (frame, "is a DataFrame", "examples.to_dict('records')"),

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dynbatch.arguments import refused
 from dynbatch.backend import Array
 from dynbatch.data_set import DataSet, LazySequence, indexed
 from dynbatch.errors import EmptyBatchError, ShapeError
@@ -138,13 +139,15 @@ class TokenBatches(ShuffledBatches[Example]):
         examples:   any objects by their places: a list, an array, a data set of PyTorch's. It is
                     kept as it is, and an example is read when its mini-batch is taken.
         max_tokens: tokens in a batch, at least 1.
-        length:     the tokens of one example, 0 or more; called once for each, at first.
+        length:     the tokens of one example, 0 or more; called once for each, at first. Or the
+                    tokens of each, a list, an array or a column, so that no example is read for it.
         seed:       with the epoch's number, decides the order.
 
     Raises:
-        ArgumentError:   `examples` has keys and not places, or gives one after the other.
+        ArgumentError:   `examples` has keys and not places, or gives one after the other; `length`
+            is neither a function nor whole numbers.
         EmptyBatchError: there are no examples, or `max_tokens` is below 1.
-        ShapeError:      `length` gives a negative number.
+        ShapeError:      `length` gives a negative number, or has not as many as there are examples.
 
     Example:
         >>> batches = TokenBatches(["aaa", "b", "cc", "dddddd"], max_tokens=4)
@@ -156,12 +159,15 @@ class TokenBatches(ShuffledBatches[Example]):
         self,
         examples: DataSet[Example],
         max_tokens: int,
-        length: Callable[[Any], int] = len,
+        length: Callable[[Any], int] | DataSet[int] = len,
         seed: int = 0,
     ) -> None:
         self.max_tokens = int(max_tokens)
         super().__init__(examples, seed, "max_tokens", self.max_tokens)
-        self.lengths = [int(length(example)) for example in self.examples]
+        if callable(length):
+            self.lengths = [int(length(example)) for example in self.examples]
+        else:
+            self.lengths = _whole_numbers(length, len(self.examples))
         if min(self.lengths) < 0:
             index = self.lengths.index(min(self.lengths))
             raise ShapeError(
@@ -194,6 +200,25 @@ class TokenBatches(ShuffledBatches[Example]):
             batches[-1].append(index)
             room -= self.lengths[index]
         return batches
+
+
+def _whole_numbers(lengths: DataSet[int], count: int) -> list[int]:
+    """The lengths of so many examples, known beforehand."""
+    array = np.asarray(list(indexed("TokenBatches", "length", lengths)))
+    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
+        raise refused(
+            "TokenBatches", f"length has {array.dtype} of {array.ndim} dimensions",
+            "length(example), or a whole number for each example",
+            "length=len, or np.diff(offsets) of examples that lie in one array",
+        )  # fmt: skip
+    if len(array) != count:
+        raise ShapeError(
+            f"TokenBatches: {len(array)} lengths for {count} examples.\n"
+            "  rule: one length for each example\n"
+            "  fix:  count them anew, with the examples that there are now."
+        )
+    numbers: list[int] = array.tolist()
+    return numbers
 
 
 def padded_tokens(lengths: Sequence[int]) -> int:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.errors import ArgumentError, EmptyBatchError, ShapeError
 from dynbatch.train.batching import (
     SentenceBatches,
     TokenBatches,
@@ -102,6 +102,20 @@ def test_batches_are_not_sorted_by_length():
 def test_an_empty_batch_is_refused(make, message):
     with pytest.raises(EmptyBatchError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        ([1, 2], ShapeError, "2 lengths for 3 examples"),
+        ([1, -2, 3], ShapeError, "example 1 has length -2"),
+        ([1.0, 2.0, 3.0], ArgumentError, "length has float64 of 1 dimensions"),
+        (None, ArgumentError, "length is None"),
+    ],
+)
+def test_lengths_known_beforehand_are_checked(lengths, error, message):
+    with pytest.raises(error, match=message):
+        TokenBatches(["a", "b", "c"], 4, length=lengths)
 
 
 def test_a_negative_length_is_refused_with_the_example():
