@@ -119,7 +119,7 @@ class StepGuard:
     def _known(self, node: Node, when: str) -> list[str]:
         """The ranges of the values that a node reads, of those that have not been freed."""
         lines = []
-        retains = self.step.node_type.retains
+        retains = self.step.retains
         for position, x in enumerate(node.inputs[:MOST_VALUES]):
             if len(x.shapes) > 1:
                 continue

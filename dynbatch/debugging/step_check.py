@@ -93,7 +93,7 @@ class StepCheck:
         self.launched = self.checker.kernels()
         # There is none where backward needs no values, and so may come before forward.
         reference = self.reference or self._new_reference()
-        retains = step.node_type.retains
+        retains = step.retains
         packings = [x if retains.input(k) else None for k, x in enumerate(step.repacked)]
         inputs = self._inputs(arena, packings, retains.input)
         output = to_host(step.block.values().flat) if retains.output else None

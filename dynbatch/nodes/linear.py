@@ -20,6 +20,8 @@ from dynbatch.nodes.shape.windows import Windows
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
+NOTHING_RETAINED = Retain()
+
 
 class LinearMap(Operation):
     """y = x Wᵀ + b, row by row.
@@ -56,6 +58,11 @@ class LinearMap(Operation):
         )  # fmt: skip
 
     @classmethod
+    def reads_in_backward(cls, batch: Batch) -> Retain:
+        """The input is read for the weight's gradient alone."""
+        return NOTHING_RETAINED if batch.first.weight.frozen else cls.retains
+
+    @classmethod
     def comes_again(cls, batch: Batch) -> bool:
         return cls.is_built_in
 
@@ -86,7 +93,8 @@ class LinearMap(Operation):
                 blas.matmul_outer(node.weight.value, dy.values.T, dxs[0].values, add=True)
             else:
                 blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
-        gradients.outer(node.weight, batch.input(0).values, dy.values)
+        if not node.weight.frozen:
+            gradients.outer(node.weight, batch.input(0).values, dy.values)
         if node.bias is not None and not node.bias.frozen:
             arrays.sum_rows(dy.values, gradients.buffer(node.bias), gradients.later)
 

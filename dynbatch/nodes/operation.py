@@ -201,6 +201,11 @@ class Operation(Recorded):
         return False
 
     @classmethod
+    def reads_in_backward(cls, batch: Batch) -> Retain:
+        """The values that backward of this batch reads: `retains`, or less."""
+        return cls.retains
+
+    @classmethod
     def reads_values(cls) -> bool:
         """Whether backward reads an input, the output or a saved array."""
         return bool(cls.retains.inputs) or cls.retains.output or cls.saves

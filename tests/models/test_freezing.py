@@ -58,3 +58,30 @@ def test_only_trained_parameters_get_gradients_and_state():
     optimizer.step()
     assert {name.partition("/")[0] for name in optimizer.state_dict()} == {"1.bias", "lr"}
     assert optimizer.state_bytes == 2 * 4 * 4
+
+
+def test_a_frozen_linear_map_keeps_no_input_for_backward():
+    layers, value = 6, 50 * 8 * 4
+
+    def peak(*frozen):
+        model = models.Sequential(*[models.Linear(8, 8) for _ in range(layers)])
+        for name in frozen:
+            models.freeze(model, name)
+        with db.Graph() as graph:
+            graph.backward(F.sum(model(F.input(graph, np.ones((50, 8))))))
+            return graph.statistics.peak_bytes
+
+    assert peak() > layers * value
+    assert peak(*[f"{k}.*" for k in range(1, layers)]) < 5 * value
+    assert peak(*[f"{k}.weight" for k in range(1, layers)]) < 5 * value
+
+
+@pytest.mark.parametrize("settings", [{"check": True}, {"guard": True}])
+def test_a_frozen_map_is_checked_as_others(settings):
+    model = models.FeedForward(4, 8, "gelu", rng=0)
+    models.freeze(model, "linear2.*")
+    x = np.ones((3, 4))
+    with db.Graph(dtype="float64", **settings) as graph:
+        given = F.input(graph, x).keep()
+        graph.backward(F.sum(model(given) ** 2))
+    assert model.linear1.weight.grad is not None and model.linear2.weight.grad is None

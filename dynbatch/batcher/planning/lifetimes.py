@@ -229,7 +229,7 @@ class LifetimeWalk:
     def _walk_backward(self, step: StepRun, time: int) -> None:
         graph, lasts = self._graph, self.table.lasts
         node_type = step.node_type
-        retains = node_type.retains
+        retains = step.retains
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
         packings: tuple[int | None, ...] = (None,) * len(step.sources)

@@ -183,7 +183,7 @@ class LiveProfile:
 
     def _read_by_backward(self, step: StepRun) -> list[int]:
         number, maker = self._number, self._plan.graph.maker
-        retains, makers = step.node_type.retains, []
+        retains, makers = step.retains, []
         if step in number and (retains.output or step.node_type.saves):
             makers.append(number[step])
         if not step.is_structural:

@@ -342,11 +342,12 @@ class StageSequence:
     def _needs(self, step: StepRun) -> list[StepRun]:
         """The recomputed steps whose values the backward of `step` reads."""
         node_type, recomputed = step.node_type, self._saving.recomputed
+        retains = step.retains
         needed: list[StepRun] = []
-        if step in recomputed and (node_type.retains.output or node_type.saves):
+        if step in recomputed and (retains.output or node_type.saves):
             needed.append(step)
         for position, source in enumerate(step.sources):
-            if node_type.retains.input(position) and not step.is_structural:
+            if retains.input(position) and not step.is_structural:
                 needed += self._recomputed_makers(source.blocks)
         return needed
 

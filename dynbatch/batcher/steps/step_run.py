@@ -16,7 +16,7 @@ from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import Flops
-from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -183,9 +183,14 @@ class StepRun:
             needs = self._needs_backward[recompute] = self.node_type.workspace_backward(batch)
         return needs
 
+    @property
+    def retains(self) -> Retain:
+        """The values that backward reads besides the output's gradient."""
+        return self.node_type.reads_in_backward(self.batch)
+
     def read_by_backward(self) -> list[Block]:
         """The blocks whose values backward needs."""
-        retains = self.node_type.retains
+        retains = self.retains
         blocks = [self.block] if retains.output else []
         if retains.inputs and not self.is_structural:
             sources = [x for k, x in enumerate(self.sources) if retains.input(k)]
@@ -273,7 +278,7 @@ class StepRun:
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:
             raise freed(self.nodes[0])
-        retains = self.node_type.retains
+        retains = self.retains
         batch = self.batch
         batch.inputs = tuple(
             [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
