@@ -13,7 +13,9 @@ def freeze(module: Module, *names: str) -> int:
     """Keep parameters as they are: no gradient of theirs is computed, nor memory taken for it.
 
     Neither is one for what only they would need: backward ends at the first layer that is trained,
-    and optimizers leave frozen parameters alone, without state for them.
+    a frozen linear map keeps no input. Optimizers leave frozen parameters alone, without state for
+    them; `train.save_checkpoint(..., save_frozen=False)` and `Trainer(save_frozen=False)` leave
+    them out of checkpoints.
 
     Args:
         names: of the parameters, as in `module.named_parameters()`, with `*` for any part without a

@@ -17,6 +17,7 @@ from dynbatch.names import NamesChecked
 from dynbatch.optim.combination import combine
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
+from dynbatch.parameter import Parameter
 
 SLOT = "average"
 
@@ -110,6 +111,10 @@ class Average(NamesChecked):
         self._is_applied = not self._is_applied
         for state in self._states:
             state.slots[SLOT], state.parameter.value = state.parameter.value, state.slots[SLOT]
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """The parameters that it averages, with the names that `state_dict` uses."""
+        return ((state.name, state.parameter) for state in self._states)
 
     def state_dict(self) -> dict[str, Array]:
         """The mean of each parameter by its name, on the host; none before the first."""

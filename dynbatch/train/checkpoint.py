@@ -9,7 +9,7 @@ the run was, and nothing in it is ever executed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,17 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from dynbatch.arguments import state_differences
+from dynbatch.arguments import MOST_NAMES, refused, state_differences
 from dynbatch.atomic import replacing
+from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.runtime.precision import widened
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Average, Optimizer, Schedule
-from dynbatch.parameter import Parameter
+from dynbatch.parameter import ModelBuffer, Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
+from dynbatch.train.digest import array_digest
 from dynbatch.train.protocols import State
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.run_folder import other_copy
@@ -112,6 +114,7 @@ def save_checkpoint(
     random_state: np.random.Generator | None = None,
     average: Average | None = None,
     extra: Mapping[str, object] | None = None,
+    save_frozen: bool = True,
 ) -> None:
     """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
 
@@ -134,8 +137,12 @@ def save_checkpoint(
         extra:        numbers, text, lists and dictionaries for the caller's own use, such as
                       the settings from which the model is built anew. A model of
                       `models.pretrained` adds its configuration by itself.
+        save_frozen:  False leaves out the values of frozen parameters, and keeps their digests:
+                      who loads the file has them, as from the folder of a pretrained model. A few
+                      adapters then take few bytes. Buffers are saved.
 
     Raises:
+        ArgumentError:   `average` is of frozen parameters, and these are left out.
         CheckpointError: the file cannot be written; the one that was there is untouched.
         DtypeError:      `extra` holds something that JSON cannot.
         ParallelError:   the optimizer is sharded, and another rank failed.
@@ -145,6 +152,10 @@ def save_checkpoint(
     if ranks is not None and ranks.rank != 0:
         ranks.barrier()
         return
+    parameters = dict(model.named_parameters())
+    left_out = {} if save_frozen else frozen_of(parameters)
+    if average is not None:
+        require_trained(average, left_out.values())
     of_model: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
     state: dict[str, object] = {
         "step": step,
@@ -157,9 +168,12 @@ def save_checkpoint(
         "extra": {**of_model, **(extra or {})},
     }
     tensors = {
-        f"{MODEL}{name}": np.ascontiguousarray(transfer.to_host(widened(parameter.value)))
-        for name, parameter in model.named_parameters()
+        f"{MODEL}{name}": _on_host(parameter)
+        for name, parameter in parameters.items()
+        if name not in left_out
     }
+    if left_out:
+        state["frozen"] = {name: array_digest(_on_host(p)) for name, p in left_out.items()}
     if optimizer is not None:
         tensors |= {f"{OPTIMIZER}{name}": array for name, array in slots.items()}
     if average is not None:
@@ -193,17 +207,19 @@ def load_checkpoint(
     All is checked before anything is written: after an error model, optimizer and schedule are what
     they were. Every tensor that is loaded is compared with its digest, in the order of a second for
     a gigabyte; files of dynbatch's first format have none. Random states are not touched; see
-    `CheckpointInfo.restore_random_state`.
+    `CheckpointInfo.restore_random_state`. Parameters that the file leaves out (`save_frozen=False`)
+    stay as they are, and have to be those of the model that was saved.
 
     Raises:
         CheckpointError: the file is missing, truncated, damaged, no checkpoint of dynbatch, or of
-            another model, optimizer or schedule.
+            another model, optimizer or schedule; or the model has other values where the file has
+            none.
     """
     path = Path(path)
     with CheckpointFile(path) as file:
         state = file.state
         parameters = dict(model.named_parameters())
-        _check_model(path, parameters, file.shapes_of(MODEL))
+        _check_model(path, parameters, file.shapes_of(MODEL), state["frozen"])
         _check_kind(path, "optimizer", state["optimizer"], optimizer)
         _check_kind(path, "schedule", state["schedule"], schedule)
         slots = {}
@@ -218,8 +234,8 @@ def load_checkpoint(
             means = file.read("average/", kinds="F")
             average.check_state_dict(means, saved["num_updates"])
         values = file.read(MODEL, kinds="F")
-    for name, parameter in parameters.items():
-        parameter.assign(values[name])
+    for name, array in values.items():
+        parameters[name].assign(array)
     if optimizer is not None:
         optimizer.load_state_dict(slots)
     if schedule is not None:
@@ -247,10 +263,42 @@ def _info(file: CheckpointFile) -> CheckpointInfo:
     return CheckpointInfo(file.path, **fields, shapes=file.shapes, average=average)
 
 
+def frozen_of(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The parameters that a checkpoint of trained ones leaves out: frozen ones but buffers."""
+    return {
+        name: p for name, p in parameters.items() if p.frozen and not isinstance(p, ModelBuffer)
+    }
+
+
+def require_trained(average: Average, left_out: Iterable[Parameter]) -> None:
+    """Raise `ArgumentError` if a mean is of parameters that a checkpoint leaves out."""
+    uids = {parameter.uid for parameter in left_out}
+    names = [name for name, parameter in average.named_parameters() if parameter.uid in uids]
+    if names:
+        raise refused(
+            "save_frozen=False", f"the average is of frozen parameters, such as {names[0]!r}",
+            "what is left out of a checkpoint does not change",
+            "optim.Average([pair for pair in model.named_parameters() if not pair[1].frozen])",
+        )  # fmt: skip
+
+
+def _on_host(parameter: Parameter) -> Array:
+    return np.ascontiguousarray(transfer.to_host(widened(parameter.value)))
+
+
 def _check_model(
-    path: Path, parameters: dict[str, Parameter], saved: Mapping[str, tuple[int, ...]]
+    path: Path,
+    parameters: dict[str, Parameter],
+    saved: Mapping[str, tuple[int, ...]],
+    frozen: Mapping[str, str],
 ) -> None:
-    wanted = {name: parameter.shape for name, parameter in parameters.items()}
+    """Check that a model has the parameters of a checkpoint.
+
+    Args:
+        frozen: digests of those that are not in it.
+    """
+    wanted = {name: p.shape for name, p in parameters.items() if name not in frozen}
+    saved = {**saved, **{name: () for name in frozen if name not in parameters}}
     if differences := state_differences(wanted, saved, "model"):
         fix = "with the sizes it was saved with."
         if wanted.keys() != saved.keys():
@@ -262,6 +310,18 @@ def _check_model(
         raise CheckpointError(
             f"{path}: saved from another model; nothing was loaded.\n{differences}\n"
             f"  fix: build the model {fix}"
+        )
+    changed = [
+        name
+        for name, digest in frozen.items()
+        if array_digest(_on_host(parameters[name])) != digest
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{path}: has trained parameters alone, and {len(changed):,} others are not those of "
+            f"its run; nothing was loaded.\n  others: {', '.join(changed[:MOST_NAMES])}\n"
+            "  rule: what was frozen is not in the file, and is the model's own\n"
+            "  fix:  load the model, or the folder, that the run began with, then the checkpoint"
         )
 
 

@@ -179,7 +179,7 @@ class CheckpointFile:
             )
 
     def _checked(self, state: object) -> State:
-        state = {"average": None, **state} if isinstance(state, dict) else state
+        state = {"average": None, "frozen": {}, **state} if isinstance(state, dict) else state
         problem = wrong_field(state, _FIELDS)
         if problem:
             raise self.damaged(f"its metadata has {problem}")
@@ -244,6 +244,7 @@ _FIELDS: dict[str, Rule] = {
     "schedule": _or_none(lambda value: isinstance(value, str)),
     "schedule_state": _or_none(is_object),
     "average": _or_none(_is_average),  # missing where there was none
+    "frozen": is_object,  # digests of what was left out; missing where nothing was
 }
 
 

@@ -103,6 +103,7 @@ class SavedRun:
             position=position,
             random_state=run.random_state,
             average=run.average,
+            save_frozen=run.save_frozen,
             extra={
                 **run.extra,
                 "trainer": {**saved, "data": self.data(), "rounding": run.rounding},

@@ -20,6 +20,7 @@ from dynbatch.names import NamesChecked
 from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.parallel import Communicator
 from dynbatch.parameter import ModelBuffer
+from dynbatch.train.checkpoint import frozen_of, require_trained
 from dynbatch.train.digest import data_digest
 from dynbatch.train.metrics import Record
 from dynbatch.train.moment import Moment
@@ -90,6 +91,7 @@ class TrainerSettings(NamesChecked):
     advise_after: int | None = None
     random_state: np.random.Generator | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+    save_frozen: bool = True
     other_data: Mapping[str, object] = field(default_factory=dict)
     precision: str = FULL
     make_graph: Callable[[], Graph] | None = None
@@ -210,6 +212,8 @@ class TrainerSettings(NamesChecked):
             number("Trainer", "clip_norm", self.clip_norm, "[0, inf]")
         switch("Trainer", "higher_is_better", self.higher_is_better)
         switch("Trainer", "loss_of_batch", self.loss_of_batch)
+        if not switch("Trainer", "save_frozen", self.save_frozen) and self.average is not None:
+            require_trained(self.average, frozen_of(dict(model.named_parameters())).values())
         if self.communicator is not None:
             self._check_communicator(self.communicator)
 

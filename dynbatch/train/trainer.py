@@ -80,6 +80,8 @@ class Trainer(TrainerSettings):
                           Three or more leave out those that compile and plan.
         random_state:     a generator that the loss function draws from, kept in checkpoints.
         extra:            what else to keep in checkpoints, such as the model's settings.
+        save_frozen:      False leaves frozen parameters out of checkpoints, as adapters' beside a
+                          pretrained model: to resume, load that model first.
         other_data:       what the run depends on beside its mini-batches, by name, such as
                           {"development set": dev}: digests of it are kept in checkpoints, and
                           `resume` refuses other data.

@@ -22,7 +22,13 @@ import numpy as np
 from dynbatch.arguments import refused, state_differences
 from dynbatch.atomic import replacing
 from dynbatch.errors import ArgumentError, CheckpointError
-from dynbatch.models.lora.adapting import adapters_of, attach, prepared, trained_whole
+from dynbatch.models.lora.adapting import (
+    Prepared,
+    adapters_of,
+    attach,
+    prepared,
+    trained_whole,
+)
 from dynbatch.models.lora.config import LoraConfig
 from dynbatch.models.lora.matrices import Lora
 from dynbatch.models.lora.targets import chosen_targets, own_parameters
@@ -95,7 +101,8 @@ def save_adapter(model: Module, folder: str | Path) -> None:
         raise refused(
             "save_adapter", f"{', '.join(lost[:12])} are trained, and not a part of the adapter",
             "an adapter has its matrices, and layers that its configuration names",
-            "name them in LoraConfig(modules_to_save=...), or models.freeze them",
+            "name them in LoraConfig(modules_to_save=...), or models.freeze them; "
+            "train.save_checkpoint(path, model, save_frozen=False) writes all that is trained",
         )  # fmt: skip
     entries = _entries(model, adapters, trained)
     parts = [Part(name, *entry) for name, entry in sorted(entries.items())]
@@ -131,12 +138,7 @@ def load_adapter(model: Module, folder: str | Path) -> list[str]:
     """
     folder, kind = Path(folder), type(model).__name__
     path, weights = file_of(folder, ADAPTER_CONFIG), file_of(folder, ADAPTER_WEIGHTS)
-    config = _config(path, read_json(path))
-    try:
-        targets = chosen_targets(model, config, is_strict=False)
-        made = prepared(model, config, targets)
-    except ArgumentError as error:
-        raise caused(path, f"adapter of this {kind}", error, "load it into its model") from error
+    made = _prepared(model, path, read_json(path))
     wanted = _entries(model, [adapter for _, adapter in made.adapters], made.trained)
     tensors = _tensors(weights, model, wanted)
     _require_fitting(folder, kind, wanted, tensors)
@@ -149,7 +151,23 @@ def load_adapter(model: Module, folder: str | Path) -> list[str]:
         entry.stored.parts(array)[entry.number][...] = values[name]
         entry.parameter.assign(array)
     attach(model, made)
-    return [target.name for target in targets]
+    return [part.name for _, adapter in made.adapters for part in adapter.parts.values()]
+
+
+def adapter_json(model: Module) -> dict[str, Any] | None:
+    """The object of adapter_config.json for a model's adapter; None if it has none, or merged."""
+    adapters = [adapter for adapter in adapters_of(model) if not adapter.is_merged]
+    names = [part.name for adapter in adapters for part in adapter.parts.values()]
+    return config_json(adapters[0].config, names) if adapters else None
+
+
+def _prepared(model: Module, path: Path, content: Mapping[str, Any]) -> Prepared:
+    config = _config(path, content)
+    try:
+        return prepared(model, config, chosen_targets(model, config, is_strict=False))
+    except ArgumentError as error:
+        what = f"adapter of this {type(model).__name__}"
+        raise caused(path, what, error, "load it into its model") from error
 
 
 def config_json(config: LoraConfig, names: Sequence[str]) -> dict[str, Any]:
@@ -168,6 +186,15 @@ def config_json(config: LoraConfig, names: Sequence[str]) -> dict[str, Any]:
         "peft_type": "LORA", "auto_mapping": None, "inference_mode": True, "revision": None,
         "fan_in_fan_out": False, **content, "modules_to_save": [*config.saves()] or None,
     }  # fmt: skip
+
+
+def add_saved_adapter(model: Module, path: Path, content: Mapping[str, Any]) -> None:
+    """Give a model the adapter that adapter_config.json's object tells, without its values.
+
+    Raises:
+        CheckpointError: it is not one, or of another model; the path is for that.
+    """
+    attach(model, _prepared(model, path, content))
 
 
 def _config(path: Path, content: Mapping[str, Any]) -> LoraConfig:

@@ -8,6 +8,7 @@ from typing import Any
 from dynbatch.arguments import state_differences
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.models.pretrained.adapters import add_saved_adapter
 from dynbatch.models.pretrained.bert import Bert
 from dynbatch.models.pretrained.bert_heads import (
     BertForClassification,
@@ -107,6 +108,15 @@ def _from_checkpoint(path: Path, precision: str) -> PretrainedModel:
             )
         family = _class_of(path, config)
         model = family.with_shapes(family.config_type.checked(path, config), path, len(file.shapes))
+        if isinstance(adapter := file.state["extra"].get(PretrainedModel.ADAPTER_KEY), dict):
+            add_saved_adapter(model, path, adapter)
+        if file.state["frozen"]:
+            raise CheckpointError.at_caller(
+                f"{path}: it has trained parameters alone; nothing was loaded.\n"
+                "  rule: with save_frozen=False the others are those of the model it began with\n"
+                "  fix:  load that model, add the adapter if it had one, and then "
+                f"train.load_checkpoint({path.name!r}, model)"
+            )
         parameters = dict(model.named_parameters())
         wanted = {name: parameter.shape for name, parameter in parameters.items()}
         if differences := state_differences(wanted, file.shapes_of(MODEL), "model"):

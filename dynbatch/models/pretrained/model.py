@@ -13,6 +13,7 @@ from dynbatch.arguments import refused
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.runtime.precision import FULL, SHORT
 from dynbatch.models.initial import Draws, unfilled
+from dynbatch.models.pretrained.adapters import adapter_json
 from dynbatch.models.pretrained.config import ModelConfig, unusable
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
@@ -30,6 +31,8 @@ class PretrainedModel(Family):
 
     KEY = "pretrained"
     """A checkpoint's entry of `extra` with the model's config.json; see `load_pretrained`."""
+    ADAPTER_KEY = "adapter"
+    """The entry with adapter_config.json, if the model has an adapter."""
 
     @classmethod
     def from_pretrained(
@@ -118,7 +121,11 @@ class PretrainedModel(Family):
 
     def checkpoint_extra(self) -> dict[str, Any]:
         """Entries of `extra` in `save_checkpoint`, from which `load_pretrained` makes the model."""
-        return {self.KEY: config_json(self)}
+        adapter = adapter_json(self)
+        return {
+            self.KEY: config_json(self),
+            **({} if adapter is None else {self.ADAPTER_KEY: adapter}),
+        }
 
     def save_pretrained(
         self,
