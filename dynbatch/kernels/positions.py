@@ -7,14 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, DType
+from dynbatch.kernels.frequencies import MOST_POSITIONS, Scaling
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks
 from dynbatch.kernels.unary.arithmetic import negative
 from dynbatch.recent import Recent
-
-MOST_POSITIONS = 1 << 20
-"""Positions lie below it: a table of 64 frequencies then takes 512 MiB in float32."""
 
 FEWEST_ROWS = 64
 
@@ -24,31 +22,27 @@ class Angles(NamedTuple):
 
     Args:
         width:   features that the angles are for; of an odd number one has no partner.
-        scaling: () for the frequencies as they are; (factor,) divides all by the factor;
-                 (factor, low, high, length) is Llama 3's: with n = length · f / 2π turns within the
-                 original length, those of n < low are divided, those of n > high stay, and between
-                 the two it is (1 - s) f / factor + s f with s = (n - low) / (high - low).
+        scaling: of the frequencies; None for these as they are.
     """
 
     width: int
     base: float
-    scaling: tuple[float, ...] = ()
+    scaling: Scaling | None = None
+
+    @property
+    def longest(self) -> int:
+        """Positions lie below it."""
+        return MOST_POSITIONS if self.scaling is None else self.scaling.longest
 
     def frequencies(self) -> Array:
         """(width / 2,) float64, the odd one included."""
         numbers: Array = self.base ** (-np.arange(0, self.width, 2) / self.width)
-        if not self.scaling:
-            return numbers
-        factor, *bounds = self.scaling
-        kept: Array | float = 0.0
-        if bounds:
-            low, high, length = bounds
-            kept = np.clip((length * numbers / (2 * np.pi) - low) / (high - low), 0, 1)
-        return (1 - kept) * numbers / factor + kept * numbers
+        return numbers if self.scaling is None else self.scaling.frequencies(numbers, self.base)
 
     def table(self, positions: int, dtype: DType) -> Array:
-        """Cosine and sine of all angles at `positions` or more, (P, 2, width / 2).
+        """Cosine and sine of all angles at `positions` or more, times the scaling's amplitude.
 
+        (P, 2, width / 2).
         It is computed in float64, once for each power of two, and kept.
         """
         rows = max(FEWEST_ROWS, 1 << (positions - 1).bit_length())
@@ -56,7 +50,10 @@ class Angles(NamedTuple):
         known = TABLES.find(key)
         if known is None:
             angles = np.outer(np.arange(rows), self.frequencies())
-            known = np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(dtype)
+            known = np.stack((np.cos(angles), np.sin(angles)), axis=1)
+            if self.scaling is not None:
+                known *= self.scaling.amplitude
+            known = known.astype(dtype)
             known = TABLES.enter(key, known)
         return known
 

@@ -9,7 +9,8 @@ import numpy as np
 from dynbatch.arguments import refused, size
 from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
-from dynbatch.kernels.positions import MOST_POSITIONS, Angles
+from dynbatch.kernels.frequencies import MOST_POSITIONS
+from dynbatch.kernels.positions import Angles
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Shape
@@ -43,8 +44,10 @@ class Positioned(Operation):
                 "each token has one position",
                 "give as many positions as tokens, or an offset",
             )
-        if self.offset + rows > MOST_POSITIONS:
-            raise outside(self.function, self.offset + rows - 1)
+        positions = self.positions
+        last = self.offset + rows - 1 if positions is None else int(positions.max(initial=0))
+        if last >= self.angles.longest:
+            raise outside(self.function, last, self.angles.longest)
 
     def given(self, array: Array) -> tuple[Array]:
         return (positions_of(self.function, array),)
@@ -105,10 +108,11 @@ def positions_of(what: str, ids: Any) -> Array:
     return positions
 
 
-def outside(what: str, position: int) -> VocabularyError:
+def outside(what: str, position: int, longest: int = MOST_POSITIONS) -> VocabularyError:
     """The error for a position that no table holds."""
+    fix = "count positions from the beginning of the sentence"
+    if longest < MOST_POSITIONS:
+        fix = "give a part of the text; beyond that dynamic scaling would turn every key anew"
     return VocabularyError.at_caller(
-        f"{what}: position {position}.\n"
-        f"  rule: 0 <= position < {MOST_POSITIONS}\n"
-        "  fix:  count positions from the beginning of the sentence"
+        f"{what}: position {position}.\n  rule: 0 <= position < {longest}\n  fix:  {fix}"
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from dynbatch.arguments import number, refused, shown, size
+from dynbatch.arguments import number, refused, shown, size, switch
 from dynbatch.kernels import positions as kernels
+from dynbatch.kernels.frequencies import Dynamic, Linear, Llama3, Scaling, Yarn
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
@@ -16,11 +18,16 @@ from dynbatch.ragged import Ragged
 SCALINGS = {
     "default": (),
     "linear": ("factor",),
+    "dynamic": ("factor", "max_position_embeddings"),
     "llama3": (
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ),
+    "yarn": ("factor", "original_max_position_embeddings"),
 }  # fmt: skip
 """The numbers of each type of scaling, under their names in Hugging Face's configurations."""
+
+OF_YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
+"""Further numbers of YaRN, each of which may be absent or None."""
 
 
 class Rotary(Positioned):
@@ -91,8 +98,12 @@ def rotary(
                     "interleaved" pairs 2i with 2i + 1 (the paper, GPT-J).
         rotary_dim: the first features of each head that are turned; by default all.
         scaling:    of the frequencies, as `rope_scaling` in a configuration of Hugging Face's:
-                    {"rope_type": "linear", "factor": …}, or "llama3" with factor, low_freq_factor,
-                    high_freq_factor and original_max_position_embeddings; None or "default": none.
+                    {"rope_type": "linear", "factor": …}; "llama3" with factor, low_freq_factor,
+                    high_freq_factor and original_max_position_embeddings; "yarn" with factor and
+                    original_max_position_embeddings, and where they differ from YaRN's own
+                    beta_fast, beta_slow, attention_factor or mscale and mscale_all_dim, truncate;
+                    "dynamic" with factor and max_position_embeddings, for positions below that
+                    alone. None or "default": none.
         offset:     the position of the first token: in generation, the length of what is cached.
         positions:  T integers, instead of an offset.
 
@@ -102,11 +113,12 @@ def rotary(
     Raises:
         ShapeError:      x is not (T, heads · d), rotary_dim is odd or above d, or there is not one
                          position for each token.
-        VocabularyError: a position is below 0, or 2^20 or more.
+        VocabularyError: a position is below 0, 2^20 or more, or beyond those of "dynamic".
         ArgumentError:   the layout or scaling is unknown, or a number is out of range.
 
     Source: Su et al. 2021, arXiv:2104.09864; Llama 3's scaling: Grattafiori et al. 2024,
-        arXiv:2407.21783, as transformers' `modeling_rope_utils` has it.
+        arXiv:2407.21783; YaRN: Peng et al. 2023, arXiv:2309.00071, both as transformers'
+        `modeling_rope_utils` has them.
 
     Example:
         >>> import dynbatch as db
@@ -120,19 +132,19 @@ def rotary(
     heads = size("rotary", "heads", heads)
     turned = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
     base = number("rotary", "base", base, "(0, inf)")
-    angles = kernels.Angles(turned, base, scaling_numbers(scaling))
+    angles = kernels.Angles(turned, base, scaling_of(scaling))
     placed = position_attributes("rotary", layout, offset, positions)
     return Rotary(x, heads=heads, angles=angles, **placed)
 
 
-def scaling_numbers(scaling: Mapping[str, Any] | None) -> tuple[float, ...]:
-    """The numbers of a scaling, as `Angles` takes them.
+def scaling_of(scaling: Mapping[str, Any] | None) -> Scaling | None:
+    """A scaling as `Angles` takes it.
 
     Raises:
         ArgumentError: its type is unknown, or its numbers are not those of the type.
     """
     if scaling is None:
-        return ()
+        return None
     if not isinstance(scaling, Mapping):
         raise refused(
             "rotary", f"scaling is {shown(scaling)}", "a scaling is a dict, or None",
@@ -145,10 +157,12 @@ def scaling_numbers(scaling: Mapping[str, Any] | None) -> tuple[float, ...]:
             "this model needs a scaling that dynbatch does not have",
         )  # fmt: skip
     names, keys = SCALINGS[kind], scaling.keys() - {"rope_type", "type"}
-    if keys != set(names):
+    optional = OF_YARN if kind == "yarn" else ()
+    if keys - set(optional) != set(names):
+        also = f", and may have {', '.join(optional)}" if optional else ""
         raise refused(
             "rotary", f"scaling of type {kind!r} with {', '.join(sorted(keys)) or 'no numbers'}",
-            f"it has {', '.join(names) or 'no numbers'}",
+            f"it has {', '.join(names) or 'no numbers'}{also}",
             "give these and no others; rope_theta is the argument base",
         )  # fmt: skip
     numbers = [number("rotary", name, scaling[name], "(0, inf)") for name in names]
@@ -157,4 +171,29 @@ def scaling_numbers(scaling: Mapping[str, Any] | None) -> tuple[float, ...]:
             "rotary", f"low_freq_factor is {numbers[1]:g}, high_freq_factor {numbers[2]:g}",
             "low_freq_factor < high_freq_factor", "exchange them",
         )  # fmt: skip
-    return tuple(numbers)
+    if kind == "yarn":
+        return _yarn(numbers[0], numbers[1], scaling)
+    if kind == "dynamic":
+        return Dynamic(numbers[0], size("rotary", names[1], scaling[names[1]]))
+    if kind == "llama3":
+        factor, low, high, length = numbers
+        return Llama3(factor, low, high, length)
+    return Linear(numbers[0]) if numbers else None
+
+
+def _yarn(factor: float, length: float, scaling: Mapping[str, Any]) -> Yarn:
+    def of(name: str, default: float) -> float:
+        value = scaling.get(name)
+        return default if value is None else number("rotary", name, value, "(0, inf)")
+
+    def of_mscale(name: str) -> float:
+        return 0.1 * of(name, 1.0) * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    both = ("mscale", "mscale_all_dim")
+    has_both = all([scaling.get(name) for name in both])
+    default = of_mscale(both[0]) / of_mscale(both[1]) if has_both else 1.0
+    default = default if has_both or factor <= 1 else 0.1 * math.log(factor) + 1.0
+    rounds = scaling.get("truncate")
+    rounds = True if rounds is None else switch("rotary", "truncate", rounds)
+    amplitude = of("attention_factor", default)
+    return Yarn(factor, of("beta_fast", 32.0), of("beta_slow", 1.0), length, rounds, amplitude)

@@ -16,6 +16,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LENGTHS = [0, 1, 7, 70]
 
 
@@ -36,6 +37,13 @@ def frequencies_of_hugging_face(torch, width, base, scaling):
             elif wavelength >= original / high:
                 smooth = (original / wavelength - low) / (high - low)
                 frequency = (1 - smooth) * frequency / factor + smooth * frequency
+        elif kind == "yarn":
+            first, last = [
+                width * np.log(64 / (turns * 2 * np.pi)) / (2 * np.log(base)) for turns in (32, 1)
+            ]
+            first, last = max(np.floor(first), 0), min(np.ceil(last), width - 1)
+            slow = min(max((i / 2 - first) / max(last - first, 0.001), 0), 1)
+            frequency *= slow / 4 + 1 - slow
         frequencies.append(frequency)
     return torch.tensor(frequencies, dtype=torch.float64)
 
@@ -60,13 +68,14 @@ def peer(torch, x, *, heads, layout, base, rotary_dim, scaling, positions):
         angles, rotate = torch.cat((angles, angles), -1), rotate_half
     else:
         angles, rotate = angles.repeat_interleave(2, -1), rotate_every_two
-    cos, sin = [f(angles)[:, None].to(x.dtype) for f in (torch.cos, torch.sin)]
+    amplitude = 0.1 * np.log(4) + 1 if scaling == YARN else 1.0
+    cos, sin = [amplitude * f(angles)[:, None].to(x.dtype) for f in (torch.cos, torch.sin)]
     turned, rest = rows[..., :width], rows[..., width:]
     return torch.cat((turned * cos + rotate(torch, turned) * sin, rest), -1).reshape(x.shape)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("scaling", [None, LLAMA3, {"rope_type": "linear", "factor": 4.0}])
+@pytest.mark.parametrize("scaling", [None, LLAMA3, YARN, {"rope_type": "linear", "factor": 4.0}])
 @pytest.mark.parametrize("rotary_dim", [None, 4])
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 def test_equals_pytorch(layout, rotary_dim, scaling, dtype):
@@ -199,7 +208,9 @@ def test_wrong_arguments_are_refused():
     ("scaling", "says"),
     [
         (8.0, "scaling is 8.0"),
-        ({"rope_type": "yarn", "factor": 2.0}, "type 'yarn'"),
+        ({"rope_type": "longrope", "factor": 2.0}, "type 'longrope'"),
+        ({"rope_type": "yarn", "factor": 2.0}, "'yarn' with factor"),
+        (YARN | {"truncate": 3}, "truncate is 3"),
         ({"type": "linear"}, "'linear' with no numbers"),
         ({"rope_type": "linear", "factor": 0}, "factor is 0"),
         ({"rope_type": "default", "rope_theta": 5e5}, "'default' with rope_theta"),
@@ -210,3 +221,13 @@ def test_wrong_scalings_are_refused(scaling, says):
     with db.Graph() as graph:
         x = F.input(graph, np.ones((3, 12)))
         raised(ArgumentError, lambda: F.rotary(x, scaling=scaling), says, "rule: ", "fix: ")
+
+
+def test_dynamic_scaling_changes_nothing_and_ends_where_it_would():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 3}
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((3, 12)))
+        assert np.array_equal(F.rotary(x, scaling=scaling).value, F.rotary(x).value)
+        for options in ({"offset": 1}, {"positions": [0, 3, 1]}):
+            says = ("position 3", "position < 3", "give a part of the text")
+            raised(VocabularyError, lambda o=options: F.rotary(x, scaling=scaling, **o), *says)
