@@ -242,8 +242,9 @@ class RMSNorm(Module):
         self.weight = ones(features)
         self.eps = number(self, "eps", eps, "[0, inf)")
 
-    def __call__(self, x: Node) -> Node:
-        return F.rms_norm(x, self.weight, self.eps)
+    def __call__(self, x: Node, heads: int = 1) -> Node:
+        """x (T, heads · D), each head normalised by itself."""
+        return F.rms_norm(x, self.weight, self.eps, heads)
 
 
 class Dropout(Module):

@@ -14,7 +14,8 @@ from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.adapter import Adaptable
 from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
-from dynbatch.models.layers import Linear
+from dynbatch.models.layers import Linear, RMSNorm
+from dynbatch.models.transformer.biases import Biases, has_bias
 from dynbatch.nodes.attention.bias import Bias, DistanceBias
 from dynbatch.nodes.node import Node
 
@@ -34,19 +35,24 @@ class MultiHeadAttention(Adaptable):
         memory_dim: features of a memory to attend to; None for self-attention.
         kv_heads:   of keys and values, as many as `heads` by default; with fewer, heads share them.
         head_dim:   features of a head, dim / heads by default.
-        bias:       whether the linear maps have biases.
+        bias:       whether the linear maps have biases; ("qkv",) for those of queries, keys and
+                    values alone, ("out",) for the last.
         scale:      of the scores; 1/√head_dim by default.
         dropout:    of the softmax's probabilities, while training.
         rotary:     arguments of `F.rotary`, which then turns queries and keys of self-attention:
                     {} for its defaults, or {"base": 5e5, "layout": "interleaved"}.
+        qk_norm:    eps of RMSNorms of the queries and keys of each head of self-attention, before
+                    they are turned; None for none.
+        softcap:    c, which bounds scores s by c · tanh(s / c); None for none.
         position_bias: added to the scores of self-attention by the distance of query and key, an
                     `F.relative_bias`, `F.t5_bias` or `F.alibi`; layers may share one.
         rng:        generator or seed of the initial values, distributed as PyTorch's.
 
     Parameters: with I = heads · head_dim and K = kv_heads · head_dim, of self-attention
         in_proj_weight (I + 2 K, D) and in_proj_bias (I + 2 K,), whose rows are those of q, k and v
-        in turn; of attention to a memory q_proj.weight (I, D), q_proj.bias (I,), kv_proj.weight
-        (2 K, memory_dim), kv_proj.bias (2 K,); of both out_proj.weight (D, I), out_proj.bias (D,).
+        in turn, with qk_norm q_norm.weight and k_norm.weight (head_dim,); of attention to a memory
+        q_proj.weight (I, D), q_proj.bias (I,), kv_proj.weight (2 K, memory_dim), kv_proj.bias
+        (2 K,); of both out_proj.weight (D, I), out_proj.bias (D,).
         `load_state_dict` takes PyTorch's names for all of these: in_proj_weight, or q_proj_weight,
         k_proj_weight and v_proj_weight, with in_proj_bias.
 
@@ -68,10 +74,12 @@ class MultiHeadAttention(Adaptable):
         memory_dim: int | None = None,
         kv_heads: int | None = None,
         head_dim: int | None = None,
-        bias: bool = True,
+        bias: Biases = True,
         scale: float | None = None,
         dropout: float = 0.0,
         rotary: Mapping[str, Any] | None = None,
+        qk_norm: float | None = None,
+        softcap: float | None = None,
         position_bias: DistanceBias | None = None,
         rng: Rng = None,
     ) -> None:
@@ -93,24 +101,29 @@ class MultiHeadAttention(Adaptable):
         self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.has_memory = memory_dim is not None
-        if self.has_memory and not (rotary is None and position_bias is None):
+        if self.has_memory and not (rotary is None and position_bias is None and qk_norm is None):
             raise refused(
                 "MultiHeadAttention", "positions and a memory",
                 "positions of a sentence and of a memory are not compared",
-                "leave rotary and position_bias out",
+                "leave rotary, position_bias and qk_norm out",
             )  # fmt: skip
         self.rotary = None if rotary is None else dict(rotary)
         self.position_bias = position_bias
+        self.softcap = None if softcap is None else number(self, "softcap", softcap, "(0, inf)")
+        self.q_norm, self.k_norm = [
+            None if qk_norm is None else RMSNorm(head_dim, qk_norm) for _ in "qk"
+        ]
         rng = generator(rng)
+        has_qkv_bias = has_bias(self, bias, "qkv")
         if memory_dim is None:
             self.in_proj_weight = glorot(rng, (self.inner + 2 * self.kv_inner, dim))
-            self.in_proj_bias = zeros(self.inner + 2 * self.kv_inner) if bias else None
+            self.in_proj_bias = zeros(self.inner + 2 * self.kv_inner) if has_qkv_bias else None
         else:
             memory_dim = size(self, "memory_dim", memory_dim)
-            self.q_proj = _projection(rng, dim, self.inner, bias)
-            self.kv_proj = _projection(rng, memory_dim, 2 * self.kv_inner, bias)
+            self.q_proj = _projection(rng, dim, self.inner, has_qkv_bias)
+            self.kv_proj = _projection(rng, memory_dim, 2 * self.kv_inner, has_qkv_bias)
         weight = uniform(rng, (dim, self.inner), self.inner)
-        self.out_proj = Linear.of(weight, zeros(dim) if bias else None)
+        self.out_proj = Linear.of(weight, zeros(dim) if has_bias(self, bias, "out") else None)
 
     @block
     def __call__(
@@ -146,7 +159,7 @@ class MultiHeadAttention(Adaptable):
         seen = F.attention(
             queries, keys, values, scale=self.scale, causal=causal, window=window, mask=mask,
             heads=self.heads, kv_heads=self.kv_heads, bias=bias,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=self.dropout if self.training else 0.0, softcap=self.softcap,
         )  # fmt: skip
         return self.out_proj(seen)
 
@@ -159,12 +172,25 @@ class MultiHeadAttention(Adaptable):
             )  # fmt: skip
         if memory is None:
             joined = self.adapted(x, F.linear(x, self.in_proj_weight, self.in_proj_bias))
-            if self.rotary is None:
-                return F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
+            if self.rotary is None or self.q_norm is not None:
+                queries, keys, values = F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
+                return *self._normalised(queries, keys), values
             turned, values = F.split(joined, [self.inner + self.kv_inner, self.kv_inner])
             turned = F.rotary(turned, self.heads + self.kv_heads, **self.rotary)
             return *F.split(turned, [self.inner, self.kv_inner]), values
         return self.q_proj(x), *F.chunk(self.kv_proj(memory), 2)
+
+    def _normalised(self, queries: Node, keys: Node) -> Sequence[Node]:
+        """Queries and keys normalised by head, if they are, and turned."""
+        if self.q_norm is None or self.k_norm is None:
+            return queries, keys
+        queries, keys = self.q_norm(queries, self.heads), self.k_norm(keys, self.kv_heads)
+        if self.rotary is None:
+            return queries, keys
+        return (
+            F.rotary(queries, self.heads, **self.rotary),
+            F.rotary(keys, self.kv_heads, **self.rotary),
+        )
 
     def own_names(self, state: dict[str, Array], prefix: str) -> None:
         """Divide PyTorch's joined weight where there is a memory, and join its three otherwise."""

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from dynbatch import nodes as F
-from dynbatch.arguments import number, refused, sizes, switch
+from dynbatch.arguments import number, refused, size, sizes, switch
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import LayerNorm, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.attention import MultiHeadAttention
+from dynbatch.models.transformer.biases import Biases, has_bias
 from dynbatch.models.transformer.feed_forward import FeedForward
 from dynbatch.nodes.attention.bias import Bias, DistanceBias
 from dynbatch.nodes.node import Node
@@ -28,11 +29,16 @@ class LayerOptions(TypedDict, total=False):
     norm: str
     norm_first: bool
     eps: float
-    bias: bool
+    bias: Biases
     kv_heads: int | None
     head_dim: int | None
     scale: float | None
     rotary: Mapping[str, Any] | None
+    qk_norm: float | None
+    softcap: float | None
+    window: int | None
+    input_norm: bool
+    output_norm: bool
     position_bias: DistanceBias | None
     rng: Rng
 
@@ -48,7 +54,7 @@ def norm_of(owner: Module, dim: int, options: LayerOptions) -> Norm:
     """
     name, eps = options.get("norm", "layer"), options.get("eps", 1e-5)
     if name == "layer":
-        return LayerNorm(dim, eps, bias=options.get("bias", True))
+        return LayerNorm(dim, eps, bias=has_bias(owner, options.get("bias", True), "norm"))
     if name == "rms":
         return RMSNorm(dim, eps)
     raise refused(
@@ -57,7 +63,7 @@ def norm_of(owner: Module, dim: int, options: LayerOptions) -> Norm:
     )  # fmt: skip
 
 
-ATTENTION = ("bias", "head_dim", "kv_heads", "rng", "scale")
+ATTENTION = ("bias", "head_dim", "kv_heads", "rng", "scale", "softcap")
 """The options that are those of attention to a memory too."""
 
 
@@ -80,16 +86,23 @@ class TransformerEncoderLayer(Module):
         norm:            "layer" for LayerNorm, "rms" for RMSNorm.
         norm_first:      pre-norm; post-norm by default, as in PyTorch.
         eps:             of the norms.
-        bias:            whether linear maps and LayerNorms have biases.
-        kv_heads, head_dim, scale, rotary, position_bias: of `MultiHeadAttention`.
+        bias:            whether linear maps and LayerNorms have biases; or which of them, some of
+                         ("qkv", "out", "feed_forward", "norm").
+        kv_heads, head_dim, scale, rotary, qk_norm, softcap, position_bias: of `MultiHeadAttention`.
+        window:          a token sees those at most so far away, unless the call says otherwise.
+        input_norm:      without, a pre-norm layer reads its input as it is in attention, as the
+                         first one of ModernBERT does.
+        output_norm:     in a pre-norm layer, also normalise each part's result before it is added,
+                         as Gemma 2 does.
         rng:             generator or seed of the initial values.
 
     Parameters: under PyTorch's names, self_attn.in_proj_weight (3 D, D), self_attn.in_proj_bias,
         self_attn.out_proj.weight, self_attn.out_proj.bias, linear1.weight, linear1.bias,
-        linear2.weight, linear2.bias, norm1.weight, norm1.bias, norm2.weight, norm2.bias.
+        linear2.weight, linear2.bias, norm1.weight, norm1.bias, norm2.weight, norm2.bias; with
+        output_norm also output_norm1.weight, output_norm2.weight and their biases.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm Xiong et al. 2020,
-        arXiv:2002.04745.
+        arXiv:2002.04745; output_norm: Gemma Team 2024, arXiv:2408.00118, section 2.
     """
 
     def __init__(
@@ -105,11 +118,16 @@ class TransformerEncoderLayer(Module):
         norm: str = "layer",
         norm_first: bool = False,
         eps: float = 1e-5,
-        bias: bool = True,
+        bias: Biases = True,
         kv_heads: int | None = None,
         head_dim: int | None = None,
         scale: float | None = None,
         rotary: Mapping[str, Any] | None = None,
+        qk_norm: float | None = None,
+        softcap: float | None = None,
+        window: int | None = None,
+        input_norm: bool = True,
+        output_norm: bool = False,
         position_bias: DistanceBias | None = None,
         rng: Rng = None,
     ) -> None:
@@ -118,17 +136,30 @@ class TransformerEncoderLayer(Module):
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.norm_first = switch(self, "norm_first", norm_first)
         self.self_attn = MultiHeadAttention(
-            dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=switch(self, "bias", bias),
+            dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, qk_norm=qk_norm,
             scale=scale, dropout=self.dropout if attention_dropout is None else attention_dropout,
-            rotary=rotary, position_bias=position_bias, rng=rng,
+            rotary=rotary, softcap=softcap, position_bias=position_bias, rng=rng,
         )  # fmt: skip
         hidden = 4 * dim if hidden is None else hidden
         inner_dropout = self.dropout if inner_dropout is None else inner_dropout
-        inner = FeedForward(dim, hidden, activation, bias=bias, dropout=inner_dropout, rng=rng)
+        inner = FeedForward(
+            dim, hidden, activation, bias=has_bias(self, bias, "feed_forward"),
+            dropout=inner_dropout, rng=rng,
+        )  # fmt: skip
         self.linear1, self.linear2 = inner.linear1, inner.linear2  # first, for PyTorch's names
         self.feed_forward = inner
         options: LayerOptions = {"norm": norm, "eps": eps, "bias": bias}
-        self.norm1, self.norm2 = norm_of(self, dim, options), norm_of(self, dim, options)
+        self.window = None if window is None else size(self, "window", window, 0)
+        is_normed = [switch(self, "input_norm", input_norm), True]
+        is_normed += [switch(self, "output_norm", output_norm)] * 2
+        if not norm_first and is_normed != [True, True, False, False]:
+            raise refused(
+                type(self).__name__, "input_norm or output_norm of a post-norm layer",
+                "a post-norm layer normalises each sum, and nothing else", "give norm_first=True",
+            )  # fmt: skip
+        self.norm1, self.norm2, self.output_norm1, self.output_norm2 = [
+            norm_of(self, dim, options) if is_there else None for is_there in is_normed
+        ]
 
     @block
     def __call__(
@@ -136,15 +167,20 @@ class TransformerEncoderLayer(Module):
         bias: Bias | None = None,
     ) -> Node:  # fmt: skip
         """The layer's values; the arguments are those of `MultiHeadAttention`."""
+        window = self.window if window is None else window
         attend = partial(self.self_attn, causal=causal, window=window, mask=mask, bias=bias)
-        x = self.add(x, self.norm1, attend)
-        return self.add(x, self.norm2, self.feed_forward)
+        x = self.add(x, self.norm1, attend, self.output_norm1)
+        return self.add(x, self.norm2, self.feed_forward, self.output_norm2)
 
-    def add(self, x: Node, norm: Norm, part: Callable[[Node], Node]) -> Node:
+    def add(
+        self, x: Node, norm: Norm | None, part: Callable[[Node], Node],
+        output_norm: Norm | None = None,
+    ) -> Node:  # fmt: skip
         """x and what a part makes of it, normalised before or after."""
-        if self.norm_first:
-            return x + F.dropout(part(norm(x)), self.dropout, self.training)
-        return norm(x + F.dropout(part(x), self.dropout, self.training))
+        made = part(x if norm is None or not self.norm_first else norm(x))
+        made = made if output_norm is None else output_norm(made)
+        made = x + F.dropout(made, self.dropout, self.training)
+        return made if norm is None or self.norm_first else norm(made)
 
 
 class TransformerDecoderLayer(TransformerEncoderLayer):
@@ -203,6 +239,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
             causal, window, mask: of the attention of x to itself, as `MultiHeadAttention` has them.
             memory_mask:         boolean (T, S) or (S,); False hides a row of the memory.
         """
+        window = self.window if window is None else window
         attend = partial(self.self_attn, causal=causal, window=window, mask=mask)
         look = partial(self.multihead_attn, memory=memory, mask=memory_mask)
         x = self.add(x, self.norm1, attend)

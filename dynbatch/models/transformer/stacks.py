@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 from dynbatch.arguments import sizes
@@ -27,6 +28,7 @@ class TransformerEncoder(Module):
     Args:
         layers:     how many.
         dim, heads, hidden, options: those of `TransformerEncoderLayer`.
+        each:       gives the options of layer k, 0 for the first, that are other ones.
         final_norm: whether the last layer's values are normalised; by default if `norm_first`.
 
     Parameters: layers.0.self_attn.in_proj_weight and so on, norm.weight and norm.bias if there is a
@@ -51,12 +53,14 @@ class TransformerEncoder(Module):
         hidden: int | None = None,
         *,
         final_norm: bool | None = None,
+        each: Callable[[int], LayerOptions] | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
         sizes(self, layers=layers, dim=dim, heads=heads)
         options["rng"] = generator(options.get("rng"))
         self.layers = [
-            TransformerEncoderLayer(dim, heads, hidden, **options) for _ in range(layers)
+            TransformerEncoderLayer(dim, heads, hidden, **_with(options, each, k))
+            for k in range(layers)
         ]
         self.norm = _final_norm(self, dim, final_norm, options)
 
@@ -162,6 +166,17 @@ class Transformer(Module):
 
     def __call__(self, source: Node, target: Node) -> Node:
         return self.decoder(target, self.encoder(source))
+
+
+def _with(
+    options: LayerOptions, each: Callable[[int], LayerOptions] | None, layer: int
+) -> LayerOptions:
+    """The options of a layer."""
+    if each is None:
+        return options
+    changed = options.copy()
+    changed.update(each(layer))
+    return changed
 
 
 def _final_norm(owner: Module, dim: int, wanted: bool | None, options: LayerOptions) -> Norm | None:
