@@ -9,10 +9,13 @@ from dynbatch.models.pretrained.bert_heads import (
 )
 from dynbatch.models.pretrained.checkpoints import load_pretrained
 from dynbatch.models.pretrained.config import ModelConfig
+from dynbatch.models.pretrained.gemma import Gemma2, Gemma2Config, Gemma3, Gemma3Config
 from dynbatch.models.pretrained.gpt2 import GPT2, GPT2Config
 from dynbatch.models.pretrained.llama import Llama, LlamaConfig
 from dynbatch.models.pretrained.marian import Marian, MarianConfig
+from dynbatch.models.pretrained.mistral import Mistral, MistralConfig
 from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.qwen import Qwen2, Qwen2Config, Qwen3, Qwen3Config
 from dynbatch.models.pretrained.roberta import (
     Roberta,
     RobertaConfig,
@@ -31,12 +34,22 @@ __all__ = [
     "BertForMaskedWords",
     "BertForTokens",
     "GPT2Config",
+    "Gemma2",
+    "Gemma2Config",
+    "Gemma3",
+    "Gemma3Config",
     "Llama",
     "LlamaConfig",
     "Marian",
     "MarianConfig",
+    "Mistral",
+    "MistralConfig",
     "ModelConfig",
     "PretrainedModel",
+    "Qwen2",
+    "Qwen2Config",
+    "Qwen3",
+    "Qwen3Config",
     "Roberta",
     "RobertaConfig",
     "RobertaForClassification",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dynbatch.arguments import refused
 
 ACTIVATIONS = {
@@ -20,9 +22,33 @@ def activation_of(owner: str, name: str) -> str:
     Raises:
         ArgumentError: it is not one of `ACTIVATIONS`.
     """
-    if name in ACTIVATIONS:
-        return ACTIVATIONS[name]
+    return _named(owner, name, ACTIVATIONS)
+
+
+GATES = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_new": "geglu_tanh",
+    "gelu_pytorch_tanh": "geglu_tanh",
+    "relu": "reglu",
+}
+"""Names that `FeedForward` has for gates with the activations of a config.json."""
+
+
+def gate_of(owner: str, name: str) -> str:
+    """The gate whose activation config.json calls `name`.
+
+    Raises:
+        ArgumentError: it is not one of `GATES`.
+    """
+    return _named(owner, name, GATES)
+
+
+def _named(owner: str, name: str, names: Mapping[str, str]) -> str:
+    if name in names:
+        return names[name]
     raise refused(
-        owner, f"the activation is {name!r:.60}", f"one of {', '.join(map(repr, ACTIVATIONS))}",
+        owner, f"the activation is {name!r:.60}", f"one of {', '.join(map(repr, names))}",
         "choose a checkpoint with one of these",
     )  # fmt: skip

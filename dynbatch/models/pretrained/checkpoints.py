@@ -16,10 +16,13 @@ from dynbatch.models.pretrained.bert_heads import (
     BertForTokens,
 )
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
+from dynbatch.models.pretrained.gemma import Gemma2, Gemma3
 from dynbatch.models.pretrained.gpt2 import GPT2
 from dynbatch.models.pretrained.llama import Llama
 from dynbatch.models.pretrained.marian import Marian
+from dynbatch.models.pretrained.mistral import Mistral
 from dynbatch.models.pretrained.model import PretrainedModel, lies_short, precision_of
+from dynbatch.models.pretrained.qwen import Qwen2, Qwen3
 from dynbatch.models.pretrained.roberta import (
     Roberta,
     RobertaForClassification,
@@ -31,7 +34,9 @@ from dynbatch.train.checkpoint import MODEL
 from dynbatch.train.checkpoint_file import CheckpointFile
 from dynbatch.train.run_folder import model_file
 
-_WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (Bert, Roberta, GPT2, Llama, T5, Marian)
+_WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (
+    Bert, Roberta, GPT2, Llama, Mistral, Qwen2, Qwen3, Gemma2, Gemma3, T5, Marian,
+)  # fmt: skip
 _WITH_HEAD: tuple[type[PretrainedModel], ...] = (
     BertForMaskedWords, BertForClassification, BertForTokens,
     RobertaForMaskedWords, RobertaForClassification, RobertaForTokens,

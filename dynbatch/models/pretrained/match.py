@@ -87,6 +87,10 @@ class Match:
             return None
         return stored.whole(files[tensor.path].raw(tensor))
 
+    def shift(self, name: str) -> float:
+        """The difference of a parameter's numbers from those that are stored."""
+        return self._stored[name].shift
+
     def require_all(self, folder: Path) -> None:
         """Raise an error unless the folder has every parameter that is looked for, and no other.
 

@@ -90,6 +90,8 @@ class PretrainedModel(Family):
                 array = np.empty(parameter.shape, np.uint16 if is_short else np.float32)
                 for tensor, part in match.parts(name, array):
                     mapped[tensor.path].read(tensor, part)
+            if shift := match.shift(name):
+                array += np.float32(shift)
             parameter.replace(array)
         return model.eval()
 

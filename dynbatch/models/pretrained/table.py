@@ -31,12 +31,14 @@ class Stored:
         rows:       of each of several; equal numbers by default.
         transposed: matrices are stored (in, out), as GPT-2's; vectors as they are.
         as_row:     a vector (D,) is stored (1, D).
+        shift:      ours is the stored number and this one: scales of norms are stored less 1.
     """
 
     names: tuple[str, ...]
     rows: tuple[int, ...] | None = None
     transposed: bool = False
     as_row: bool = False
+    shift: float = 0.0
 
     def parts(self, array: Array) -> list[Array]:
         """Views of the parameter's array, in the form of each tensor of the file."""
@@ -81,6 +83,11 @@ def transposed(name: str) -> Stored:
 def as_row(name: str) -> Stored:
     """A vector (D,) that is stored (1, D)."""
     return Stored((name,), as_row=True)
+
+
+def less_one(name: str) -> Stored:
+    """A scale that is stored as its difference from 1."""
+    return Stored((name,), shift=1.0)
 
 
 def find(table: Table, name: str) -> Stored:

@@ -50,7 +50,10 @@ class Part(NamedTuple):
         part = self.stored.parts(value)[self.number]
         flat = np.ascontiguousarray(part).reshape(-1)
         for start in range(0, flat.size, _BLOCK):
-            yield _converted(flat[start : start + _BLOCK], dtype).tobytes()
+            block = flat[start : start + _BLOCK]
+            if self.stored.shift:
+                block = block - np.float32(self.stored.shift)
+            yield _converted(block, dtype).tobytes()
 
 
 def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | str | None) -> None:

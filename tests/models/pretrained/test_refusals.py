@@ -44,10 +44,11 @@ CONFIGURATIONS = [
     ("roberta-untied", {"num_attention_heads": 3}, "choose a divisor"),
     ("gpt2", {"add_cross_attention": True}, "choose a checkpoint of the published GPT-2"),
     ("gpt2", {"embd_pdrop": 1.5}, "give p such a number"),
-    ("llama", {"mlp_bias": True}, "choose a checkpoint of a published Llama"),
+    ("llama", {"hidden_act": "mish"}, "choose a checkpoint with one of these"),
+    ("llama", {"partial_rotary_factor": 0.5}, "choose a checkpoint without it"),
     (
         "llama",
-        {"rope_parameters": {"rope_type": "yarn", "factor": 2}},
+        {"rope_parameters": {"rope_type": "longrope", "factor": 2}},
         "that dynbatch does not have",
     ),
     ("t5", {"feed_forward_proj": "gated-mish"}, "choose a checkpoint with one"),

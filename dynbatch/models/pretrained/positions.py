@@ -1,0 +1,55 @@
+"""Rotary positions of a config.json as `F.rotary` takes them, and settings that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynbatch.arguments import number, refused
+from dynbatch.models.pretrained.config import ModelConfig
+from dynbatch.nodes.positions.rotary import scaling_of
+
+
+def rotary_options(
+    config: ModelConfig, theta: float, scaling: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The arguments of `F.rotary`, once they are known to be such.
+
+    What a scaling leaves out is the configuration's, as in `transformers`: the length of the texts
+    that a model was trained on.
+
+    Raises:
+        ArgumentError: a number is out of range, or the scaling unknown.
+    """
+    owner, longest = type(config).__name__, getattr(config, "max_position_embeddings", None)
+    full = None if scaling is None else dict(scaling)
+    if full is not None:
+        kind = full.get("rope_type", full.get("type", "default"))
+        if kind == "dynamic":
+            full["max_position_embeddings"] = longest
+        if kind in ("llama3", "yarn"):
+            trained = config.others.get("original_max_position_embeddings")
+            if trained is not None:
+                full["original_max_position_embeddings"] = trained
+            full.setdefault("original_max_position_embeddings", longest)
+    scaling_of(full)
+    return {"base": number(owner, "rope_theta", theta, "(0, inf)"), "scaling": full}
+
+
+def refuse_settings(config: ModelConfig, **values: tuple[Any, ...]) -> None:
+    """Refuse settings of a config.json that would change what is computed, and are not here.
+
+    Args:
+        values: for each setting those with which nothing changes.
+
+    Raises:
+        ArgumentError: one has another value.
+    """
+    for name, without_effect in values.items():
+        value = config.others.get(name, getattr(config, name, without_effect[0]))
+        if value not in without_effect:
+            raise refused(
+                type(config).__name__, f"{name} is {value!r:.60}, which is not supported",
+                f"{name} is {' or '.join(map(repr, without_effect))}",
+                "choose a checkpoint without it",
+            )  # fmt: skip
