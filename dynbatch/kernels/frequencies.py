@@ -17,7 +17,7 @@ MOST_POSITIONS = 1 << 20
 """Positions lie below it: a table of 64 frequencies then takes 512 MiB in float32."""
 
 
-class Linear(NamedTuple):
+class LinearScaling(NamedTuple):
     """All frequencies divided by the factor."""
 
     factor: float
@@ -28,7 +28,7 @@ class Linear(NamedTuple):
         return plain / self.factor
 
 
-class Dynamic(NamedTuple):
+class DynamicScaling(NamedTuple):
     """Frequencies as they are, for the texts that a model was trained on.
 
     In longer ones the base would grow with the text, and turn every key anew.
@@ -42,7 +42,7 @@ class Dynamic(NamedTuple):
         return plain
 
 
-class Llama3(NamedTuple):
+class Llama3Scaling(NamedTuple):
     """Low frequencies divided by the factor, high ones kept, with a ramp in between.
 
     With n = length · f / 2π turns within the original length, those of n < low are divided, those
@@ -63,8 +63,8 @@ class Llama3(NamedTuple):
         )
 
 
-class Yarn(NamedTuple):
-    """As Llama 3's, but the ramp goes by the number i of a frequency.
+class YarnScaling(NamedTuple):
+    """A ramp like Llama 3's, which goes by the number i of a frequency.
 
     It begins where a frequency makes `fast` turns within the original length, and ends where it
     makes `slow`; `rounds` takes these to whole numbers.
@@ -92,7 +92,7 @@ class Yarn(NamedTuple):
         return _mixed(plain, self.factor, 1 - divided)
 
 
-Scaling = Linear | Dynamic | Llama3 | Yarn
+Scaling = LinearScaling | DynamicScaling | Llama3Scaling | YarnScaling
 
 
 def _mixed(plain: Array, factor: float, kept: Array) -> Array:

@@ -152,7 +152,7 @@ class DecoderConfig(ModelConfig):
         return FULL
 
     def window(self, layer_type: str) -> int | None:
-        """How many tokens before it a token sees in layers of a type; None for all."""
+        """The number of tokens before it that a token sees in layers of a type; None for all."""
         return None
 
     def rotary(self, layer_type: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def window_of(config: DecoderConfig, tokens: int | None) -> int:
     return tokens - 1
 
 
-class Decoder(CausalModel):
+class CausalDecoder(CausalModel):
     """Base of the families: `model(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     Each token sees itself and those before it, or in layers with a window the nearest of them.

@@ -17,7 +17,7 @@ from dynbatch.models.pretrained.activations import gate_of
 from dynbatch.models.pretrained.decoder import (
     FULL,
     SLIDING,
-    Decoder,
+    CausalDecoder,
     DecoderConfig,
     check_types,
     window_of,
@@ -105,7 +105,7 @@ class Gemma2Config(DecoderConfig):
         return None if layer_type == FULL else window_of(self, self.sliding_window)
 
 
-class Gemma2(Decoder):
+class Gemma2(CausalDecoder):
     """The language model: `gemma(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `Gemma2ForCausalLM` in `transformers`, as its attention "eager" computes it. With a bound
@@ -183,7 +183,7 @@ class Gemma3Config(Gemma2Config):
         return rotary_options(self, self.rope_local_base_freq, self.rope_local_scaling)
 
 
-class Gemma3(Decoder):
+class Gemma3(CausalDecoder):
     """The language model: `gemma(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `Gemma3ForCausalLM` in `transformers`, the model of text alone.

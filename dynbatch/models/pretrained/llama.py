@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynbatch.models.pretrained.decoder import Decoder, DecoderConfig
+from dynbatch.models.pretrained.decoder import CausalDecoder, DecoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class LlamaConfig(DecoderConfig):
         return (*super().biases, *(("feed_forward",) if self.mlp_bias else ()))
 
 
-class Llama(Decoder):
+class Llama(CausalDecoder):
     """The language model: `llama(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `LlamaForCausalLM` in `transformers`. Each token sees itself and those before it.

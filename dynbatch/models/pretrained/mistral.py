@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynbatch.models.pretrained.decoder import FULL, SLIDING, Decoder, DecoderConfig, window_of
+from dynbatch.models.pretrained.decoder import (
+    FULL,
+    SLIDING,
+    CausalDecoder,
+    DecoderConfig,
+    window_of,
+)
 from dynbatch.models.pretrained.positions import refuse_settings
 
 
@@ -42,7 +48,7 @@ class MistralConfig(DecoderConfig):
         return None if layer_type == FULL else window_of(self, self.sliding_window)
 
 
-class Mistral(Decoder):
+class Mistral(CausalDecoder):
     """The language model: `mistral(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `MistralForCausalLM` in `transformers`.

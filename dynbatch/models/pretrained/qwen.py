@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from dynbatch.models.pretrained.decoder import (
     FULL,
     SLIDING,
-    Decoder,
+    CausalDecoder,
     DecoderConfig,
     check_types,
     window_of,
@@ -70,7 +70,7 @@ class Qwen2Config(DecoderConfig):
         return window_of(self, self.sliding_window if self.use_sliding_window else None)
 
 
-class Qwen2(Decoder):
+class Qwen2(CausalDecoder):
     """The language model: `qwen(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `Qwen2ForCausalLM` in `transformers`; Qwen 2.5 is of the same form.
@@ -108,7 +108,7 @@ class Qwen3Config(Qwen2Config):
         return ("qkv", "out") if self.attention_bias else ()
 
 
-class Qwen3(Decoder):
+class Qwen3(CausalDecoder):
     """The language model: `qwen(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `Qwen3ForCausalLM` in `transformers`. Its experts' variants are not here.

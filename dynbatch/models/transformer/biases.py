@@ -1,4 +1,4 @@
-"""Which parts of a Transformer layer have biases."""
+"""The parts of a Transformer layer that have biases."""
 
 from __future__ import annotations
 

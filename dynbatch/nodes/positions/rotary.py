@@ -8,7 +8,13 @@ from typing import Any
 
 from dynbatch.arguments import number, refused, shown, size, switch
 from dynbatch.kernels import positions as kernels
-from dynbatch.kernels.frequencies import Dynamic, Linear, Llama3, Scaling, Yarn
+from dynbatch.kernels.frequencies import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    Scaling,
+    YarnScaling,
+)
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
@@ -174,14 +180,14 @@ def scaling_of(scaling: Mapping[str, Any] | None) -> Scaling | None:
     if kind == "yarn":
         return _yarn(numbers[0], numbers[1], scaling)
     if kind == "dynamic":
-        return Dynamic(numbers[0], size("rotary", names[1], scaling[names[1]]))
+        return DynamicScaling(numbers[0], size("rotary", names[1], scaling[names[1]]))
     if kind == "llama3":
         factor, low, high, length = numbers
-        return Llama3(factor, low, high, length)
-    return Linear(numbers[0]) if numbers else None
+        return Llama3Scaling(factor, low, high, length)
+    return LinearScaling(numbers[0]) if numbers else None
 
 
-def _yarn(factor: float, length: float, scaling: Mapping[str, Any]) -> Yarn:
+def _yarn(factor: float, length: float, scaling: Mapping[str, Any]) -> YarnScaling:
     def of(name: str, default: float) -> float:
         value = scaling.get(name)
         return default if value is None else number("rotary", name, value, "(0, inf)")
@@ -196,4 +202,6 @@ def _yarn(factor: float, length: float, scaling: Mapping[str, Any]) -> Yarn:
     rounds = scaling.get("truncate")
     rounds = True if rounds is None else switch("rotary", "truncate", rounds)
     amplitude = of("attention_factor", default)
-    return Yarn(factor, of("beta_fast", 32.0), of("beta_slow", 1.0), length, rounds, amplitude)
+    return YarnScaling(
+        factor, of("beta_fast", 32.0), of("beta_slow", 1.0), length, rounds, amplitude
+    )

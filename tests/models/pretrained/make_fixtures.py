@@ -1,6 +1,6 @@
-"""Makes `fixtures/`: tiny random checkpoints of six families, as `transformers` saves them.
+"""Makes `fixtures/`: tiny random checkpoints of all families, as `transformers` saves them.
 
-    python -m tests.models.pretrained.make_fixtures            # needs transformers >= 5 and torch
+    python -m tests.models.pretrained.make_fixtures [NAME …]   # needs transformers >= 5 and torch
 
 Each folder holds what Hugging Face's `save_pretrained` writes, `expected.npz` with sentences and
 what the model gives for each of them alone (float32, weights read back from the folder), and in
@@ -12,6 +12,7 @@ Weights are drawn so large that every term shows in the logits. Tests read the f
 import json
 import math
 import shutil
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,6 +151,16 @@ LLAMA = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": INNER,
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_parameters": ROPE,
 }  # fmt: skip
+DECODER = {
+    "vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "head_dim": 6,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": WIDTH,
+    "max_position_embeddings": 64, "sliding_window": 5, "tie_word_embeddings": True,
+}  # fmt: skip
+TURNS = {"layer_types": ["sliding_attention", "full_attention"]}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+GEMMA = DECODER | {"query_pre_attn_scalar": 9, "final_logit_softcapping": 3.0}
 T5 = {
     "vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 6, "d_ff": INNER, "num_layers": 2,
     "num_decoder_layers": 2, "num_heads": 2, "relative_attention_num_buckets": 8,
@@ -188,6 +199,21 @@ CASES = {
         "LlamaForCausalLM", LLAMA | {"tie_word_embeddings": True}, torch.bfloat16, "12KB",
         rewrite=llama_of_2024,
     ),
+    "mistral": Case("MistralForCausalLM", DECODER | {"tie_word_embeddings": False}),
+    "qwen2": Case("Qwen2ForCausalLM", DECODER | TURNS | {"use_sliding_window": True}),
+    "qwen3": Case(
+        "Qwen3ForCausalLM", DECODER | {"attention_bias": True, "rope_parameters": YARN},
+        torch.bfloat16,
+    ),
+    "gemma2": Case("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 1.5}),
+    "gemma3": Case(
+        "Gemma3ForCausalLM", GEMMA | TURNS | {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            },
+        },
+    ),
     "t5": Case("T5ForConditionalGeneration", T5, gradients=True),
     "t5-unscaled": Case("T5ForConditionalGeneration", T5 | UNTIED, torch.bfloat16),
     "t5-of-2021": Case("T5ForConditionalGeneration", T5, torch.bfloat16, rewrite=t5_of_2021),
@@ -209,7 +235,9 @@ CASES = {
 def drawn(case: Case) -> Any:
     """A model whose parameters are all random, norms and biases among them."""
     kind = getattr(transformers, case.model)
-    model = kind(kind.config_class(**case.config)).eval()
+    config = kind.config_class(**case.config)
+    config._attn_implementation = "eager"  # others leave bounds of scores out
+    model = kind(config).eval()
     if case.config.get("feed_forward_proj") == "gated-gelu":  # untied, in every version 1.1
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCABULARY, WIDTH))
         model.all_tied_weights_keys.pop("lm_head.weight", None)
@@ -243,7 +271,7 @@ def save(case: Case, model: Any, folder: Path) -> Any:
         text = json.dumps(config, indent=2, sort_keys=True)
         (folder / "config.json").write_text(text + "\n")
     read, report = type(model).from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True
+        folder, dtype=torch.float32, output_loading_info=True, attn_implementation="eager"
     )
     if report["missing_keys"] or report["mismatched_keys"]:
         raise RuntimeError(f"{folder.name}: transformers cannot read it back: {report}")
@@ -300,7 +328,8 @@ def make(name: str, case: Case) -> int:
 def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    sizes = {name: make(name, case) for name, case in CASES.items()}
+    names = sys.argv[1:] or CASES
+    sizes = {name: make(name, CASES[name]) for name in names}
     for name, size in sizes.items():
         print(f"{size / 1000:8.1f} kB  {name}")
     print(f"{sum(sizes.values()) / 1000:8.1f} kB  in all")
