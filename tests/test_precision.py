@@ -12,7 +12,7 @@ from dynbatch.batcher.execution import executor
 from dynbatch.batcher.planning import memory_plan, narrowing, recompute_search
 from dynbatch.batcher.planning.memory_plan import plan_lifetimes
 from dynbatch.batcher.planning.stages import NO_SAVING
-from dynbatch.errors import ArgumentError, MemoryLimitError
+from dynbatch.errors import ArgumentError, MemoryLimitError, NumericError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime.precision import round_to
 from dynbatch.testing.precision import dense_gradient
@@ -144,10 +144,12 @@ def test_no_bit_depends_on_what_lies_in_16_bits(kind, narrowing_of, device):
     narrowing_of(1 << 40)
     expected, graph = gradients(model, batch, device)
     assert "narrow" not in stages_of(graph)
+    blocks = graph.memory_use.blocks_bytes
     narrowing_of(1)
     narrow, graph = gradients(model, batch, device)
     assert narrow == expected
     assert "narrow" in stages_of(graph)
+    assert graph.memory_use.blocks_bytes == blocks
     assert gradients(model, batch, device, reads=True)[0] == expected
 
 
@@ -209,6 +211,17 @@ def test_a_check_rounds_what_forward_leaves_as_the_run_does():
     with db.Graph(precision="bfloat16", check=True) as graph:
         x = F.input(graph, rng.normal(size=(3, 1)).astype(np.float32))
         graph.backward(F.sum(gru(F.linear(x, db.Parameter(np.ones((1, 1), np.float32))))))
+
+
+def test_the_guard_looks_at_what_was_rounded(narrowing_of, device):
+    linear = models.Linear(4, 4, rng=0).to(device)
+    for least in (1, 1 << 40):  # in 16 bits between forward and backward, or in place
+        narrowing_of(least)
+        with db.Graph(device, precision="bfloat16", guard=True) as graph:
+            x = F.input(graph, [[1.0, 0.5, 0.25, 0.125]])
+            y = F.tanh(linear(x)) * 0 + np.float32(3.4e38)  # finite, and infinite in bfloat16
+            with pytest.raises(NumericError, match=r"rounded to bfloat16, has 4 of 4 numbers"):
+                graph.backward(F.sum(F.tanh(y * y)))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -36,15 +36,19 @@ class StepGuard:
         self._places = places
 
     def forward(self, arena: Array) -> None:
+        self.values("its {}")
+        if self.step.fused:
+            self.backward(arena, "forward and backward")
+
+    def values(self, what: str) -> None:
+        """Inspect values and last states; the text says which of them, `{}`, is not finite."""
         nodes = self.step.nodes
         for number, block in enumerate(self.step.blocks):
             flat = to_host(block.values().flat)
             if not np.isfinite(flat).all():
                 name = f"last state {number - 1}" if number else "value"
                 shapes = [(block.width,) if number else node.shape for node in nodes]
-                self._refuse("forward", f"its {name}", flat, nodes, shapes)
-        if self.step.fused:
-            self.backward(arena, "forward and backward")
+                self._refuse("forward", what.format(name), flat, nodes, shapes)
 
     def added_gradients(self) -> None:
         for block in self._added_to():

@@ -1,9 +1,9 @@
 """`Graph(guard=True)`: the first NaN or infinity is an error that names the node it came from.
 
-Looked at after each batch step, in the order in which steps run: the values that forward wrote, the
-gradients that backward wrote for each input and for each parameter, and sums of gradients. Whatever
-ran before is finite, so the first number that is not was made by the node named, or was given: an
-array of `F.input`, or a parameter.
+Looked at after each batch step, in the order in which steps run: the values that forward wrote, and
+again once they are rounded to bfloat16; the gradients that backward wrote for each input and for
+each parameter, and sums of gradients. Whatever ran before is finite, so the first number that is
+not was made by the node named, or was given: an array of `F.input`, or a parameter.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ class Guard(Observer):
         if not isinstance(step, AliasStep):  # it computes nothing
             self.start()
             self._guard_of(step).forward(arena)
+
+    def rounded(self, step: StepRun) -> None:
+        super().rounded(step)
+        if not isinstance(step, AliasStep):
+            self.start()
+            self._guard_of(step).values("its {}, rounded to bfloat16,")
 
     def backward(self, step: StepRun, arena: Array) -> None:
         super().backward(step, arena)

@@ -366,6 +366,8 @@ class Executor:
             self._commits.add_products(stage.steps)
         elif stage.kind in FORMS:
             change_form(stage, arena)
+            if stage.kind is StageKind.NARROW:
+                self._note_rounded(stage)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
@@ -375,6 +377,11 @@ class Executor:
                 rounded = self._run.memory.graph.rounded
                 for step in stage.steps:
                     round_step(step, rounded.get(step, ()))
+                self._note_rounded(stage)
+
+    def _note_rounded(self, stage: Stage) -> None:
+        for step in stage.steps if self.is_observed else ():
+            self._actions.rounded(step)
 
     # After ----------------------------------------------------------------------------------------
 

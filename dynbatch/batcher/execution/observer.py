@@ -34,6 +34,9 @@ class Observer(StepActions):
     def add_gradients(self, step: StepRun, arena: Array) -> None:
         self.upstream.add_gradients(step, arena)
 
+    def rounded(self, step: StepRun) -> None:
+        self.upstream.rounded(step)
+
     def clear(self, block: Block) -> None:
         self.upstream.clear(block)
 

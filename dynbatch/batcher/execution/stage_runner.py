@@ -49,6 +49,9 @@ class StepActions:
         """Add the gradients that a step's backward left in scratch to those of its inputs."""
         step.add_gradients(arena)
 
+    def rounded(self, step: StepRun) -> None:
+        """What a step's forward wrote has been rounded to bfloat16."""
+
     def clear(self, block: Block) -> None:
         arrays.fill(block.gradients().values, 0)
 
