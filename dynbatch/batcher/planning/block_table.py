@@ -15,9 +15,10 @@ class BlockTable:
         sizes:      elements; `firsts` and `lasts` are stages, both inclusive.
         alignments: the offset is a multiple of so many elements.
         causes:     what it is for, and `owners`, the node type that needs it: for reports.
+        are_forms:  whether it has what another one has, in 16 bits or widened from these.
     """
 
-    __slots__ = ("alignments", "causes", "firsts", "lasts", "owners", "sizes")
+    __slots__ = ("alignments", "are_forms", "causes", "firsts", "lasts", "owners", "sizes")
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -26,8 +27,12 @@ class BlockTable:
         self.alignments: list[int] = []
         self.causes: list[str] = []
         self.owners: list[str] = []
+        self.are_forms: list[bool] = []
 
-    def add(self, size: int, first: int, last: int, width: int, cause: str, owner: str) -> int:
+    def add(
+        self, size: int, first: int, last: int, width: int, cause: str, owner: str,
+        is_form: bool = False,
+    ) -> int:  # fmt: skip
         """Add a block; return its row."""
         self.sizes.append(size)
         self.firsts.append(first)
@@ -35,7 +40,14 @@ class BlockTable:
         self.alignments.append(width or 1)
         self.causes.append(cause)
         self.owners.append(owner)
+        self.are_forms.append(is_form)
         return len(self.sizes) - 1
+
+    @property
+    def distinct(self) -> int:
+        """Elements of all blocks, none of them in another form."""
+        pairs = zip(self.sizes, self.are_forms, strict=True)
+        return sum([size for size, is_form in pairs if not is_form])
 
     def fullest(self, stages: int) -> tuple[int, int]:
         changes = [0] * (stages + 1)

@@ -151,7 +151,7 @@ class LifetimeWalk:
         def half(row: int, elements: int, cause: str) -> int:
             lasts[row] = max(lasts[row], time)
             return self.table.add(
-                halves_size(elements), time, time, SCRATCH_ALIGNMENT, cause, owner
+                halves_size(elements), time, time, SCRATCH_ALIGNMENT, cause, owner, is_form=True
             )
 
         blocks = [
@@ -174,7 +174,7 @@ class LifetimeWalk:
                 rows.append(None)
                 continue
             self.table.lasts[narrow] = time
-            row = self.table.add(block.size, time, time, block.width, VALUES, owner)
+            row = self.table.add(block.size, time, time, block.width, VALUES, owner, is_form=True)
             self._values[block] = row
             rows.append(row)
         self.placements[step] = placement._replace(widened=tuple(rows))
@@ -185,7 +185,7 @@ class LifetimeWalk:
             _, count, width = placement.saved[name]
             self.table.lasts[narrow] = time
             rows[name] = self.table.add(
-                count * width, time, time, width, KEPT, step.node_type.__name__
+                count * width, time, time, width, KEPT, step.node_type.__name__, is_form=True
             )
         self.placements[step] = placement._replace(widened_saved=rows)
 

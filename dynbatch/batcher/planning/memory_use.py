@@ -31,7 +31,7 @@ class MemoryUse:
             backward Total" comes before forward, as the gradient of a mean needs no value.
         tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena;
             on a GPU all that a run brings up: tables of kernels, and inputs of the host.
-        blocks_bytes: sum of all blocks, as if none took the room of another.
+        blocks_bytes: sum of all blocks, as if none took the room of another, and none in 16 bits.
         saving:       what the run does to stay within a `memory_limit`.
         limit:        that limit in bytes, or None.
         recompute_share: what `saving` computes again, as a share of the cost of forward, in

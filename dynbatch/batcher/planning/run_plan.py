@@ -82,7 +82,7 @@ class RunPlan(NamedTuple):
             held_bytes=held_bytes,
             arena_bytes=(memory.elements + memory.scratch_elements) * itemsize,
             tables_bytes=self._tables_bytes(),
-            block_elements=sum(memory.blocks.sizes),
+            block_elements=memory.blocks.distinct,
             saving=self.saving,
             limit=self.limit,
             recompute_share=self.recompute_share,
