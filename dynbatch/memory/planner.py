@@ -20,6 +20,8 @@ MOST_AGAIN = 500
 MANY = 500
 """From this many blocks on, NumPy finds the gaps faster than Python."""
 TIGHT = 1.01
+LIFTED = 4
+"""Orders tried at last, with the block first that ended highest in the one before."""
 
 CACHED = 64
 MOST_CACHED = 1000
@@ -79,8 +81,9 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
 
     Greedy, best fit: the largest block first, into the tightest gap between the blocks already
     placed that are alive at the same time. If the arena is then over `TIGHT` times the largest sum
-    of what is alive, the largest product of size and lifetime goes first, then the longest
-    lifetime, then what is alive at the fullest stage; the smallest arena counts. That compares each
+    of what is alive, the largest product of size and lifetime goes first, then what is alive at the
+    fullest stage, then the longest lifetime, and after it, `LIFTED` times, before all others the
+    block that has ended highest; the smallest arena counts. That compares each
     block with all others, so more than `MOST_BY_SIZE` blocks (a network of operators in a chain)
     are placed in the order in which they are written, into the smallest gap that earlier ones left.
 
@@ -91,12 +94,16 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
     """
     if len(intervals) > MOST_BY_SIZE:
         return _plan_by_time(intervals)
-    best = place_in_order(by_size(intervals))
-    if len(intervals) > MOST_AGAIN or best <= TIGHT * live_peak(intervals):
+    best, bound = place_in_order(by_size(intervals)), TIGHT * live_peak(intervals)
+    if len(intervals) > MOST_AGAIN or best <= bound:
         return best
     offsets = [block.offset for block in intervals]
-    for order in (by_area, by_lifetime, by_peak):
-        total = place_in_order(order(intervals))
+    order: list[Interval] = []
+    for make in (by_area, by_peak, by_lifetime, *[None] * LIFTED):
+        if make is None and best <= bound:
+            break
+        order = highest_first(order) if make is None else make(intervals)
+        total = place_in_order(order)
         if total < best:
             best, offsets = total, [block.offset for block in intervals]
     for block, offset in zip(intervals, offsets, strict=True):
@@ -124,6 +131,12 @@ def by_peak(intervals: Sequence[Interval]) -> list[Interval]:
     """All that is alive at the fullest stage first, then the rest; each the largest first."""
     stage, _ = fullest_stage(intervals)
     return sorted(intervals, key=lambda b: (not b.first <= stage <= b.last, -b.size))
+
+
+def highest_first(order: Sequence[Interval]) -> list[Interval]:
+    """The order, with the block that ended highest when it was placed before all others."""
+    highest = max(order, key=lambda block: block.offset + block.size)
+    return sorted(order, key=lambda block: block is not highest)
 
 
 def last_stage(intervals: Sequence[Interval]) -> int:
