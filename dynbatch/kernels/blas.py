@@ -193,7 +193,7 @@ def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
 
     With `add` the product is added to `out`, in memory that does not grow with it.
     """
-    x, dy = rounded(x), rounded(dy)
+    x, dy = rounded(widened(x)), rounded(dy)
     product = _add_outer if add else _outer
     by_rows = out.shape[0] >= out.shape[1]
     shards = parallel.shards(max(out.shape), least=64)

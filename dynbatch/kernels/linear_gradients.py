@@ -33,7 +33,8 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
     """W_k's = dyᵀ x_k and b's = Σ_n dy[n], for several maps of the same inputs; threads share them.
 
     Args:
-        xs:  of each input its last rows (M_k, I_k), M_k <= N; before them it is zero.
+        xs:  of each input its last rows (M_k, I_k), M_k <= N; before them it is zero. Those of
+             uint16 are the upper halves of bfloat16 numbers.
         add: to what is there.
     """
     for dy, bias, weights in maps:

@@ -24,14 +24,17 @@ _libraries = of_precisions("linear_gradients.c")
 
 
 def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> Any:
-    functions = _libraries[of_products()].functions(xs[0].dtype)
+    functions = _libraries[of_products()].functions(maps[0].dy.dtype)
     rows = len(maps[0].dy)
     arrays = [x for dy, bias, weights in maps for x in (dy, bias, *weights)]
-    if functions is None or not has_rows(*xs, *arrays):
+    short = [x for x in xs if x.dtype == np.uint16]
+    arrays += [x for x in xs if x.dtype != np.uint16]
+    if functions is None or not (has_rows(*arrays) and all(map(has_rows, short))):
         return NotImplemented
     inputs, outputs, table = [], 0, []
     for x in xs:
-        inputs += [address(x) or 0, row_stride(x), x.shape[1], rows - len(x)]
+        is_short = x.dtype == np.uint16
+        inputs += [address(x) or 0, row_stride(x), x.shape[1], rows - len(x), is_short]
     for dy, bias, weights in maps:
         outputs += dy.shape[1]
         table += [address(dy) or 0, row_stride(dy), dy.shape[1], address(bias) or 0]
@@ -39,7 +42,7 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
             table += (0, 0) if weight is None else (address(weight) or 0, row_stride(weight))
     tables = np.array(inputs, np.int64), np.array(table, np.int64)
     rest = (rows, len(xs), address(tables[0]), len(maps), address(tables[1]), add)
-    spans = _spans(outputs, rows * sum(inputs[2::4]))
+    spans = _spans(outputs, rows * sum(inputs[2::5]))
     share(functions.weight_gradients, [(*s, *rest) for s in spans], (xs, maps, tables))
     return None
 

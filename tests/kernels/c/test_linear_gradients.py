@@ -10,6 +10,13 @@ import pytest
 from dynbatch.backend import Array
 from dynbatch.kernels.linear_gradients import MapGradient, scatter_products, weight_gradients
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import (
+    MANTISSA_BITS,
+    SHORT,
+    multiplying,
+    round_to,
+    upper_halves,
+)
 from tests.kernels.c.compare import assert_same
 
 DTYPES = [np.float32, np.float64]
@@ -44,6 +51,21 @@ def test_weights_and_biases_are_numpys(rows: int, add: bool, dtype: Any) -> None
     skipped = [0, 0, rows - 1, rows // 2, min(rows - 1, 300), 0, 0]
     xs = [x[count:] for x, count in zip(xs, skipped, strict=True)]
     assert_same(weight_gradients, xs, gradients(rows, widths, dtype), add)
+
+
+@pytest.mark.parametrize("precision", MANTISSA_BITS)
+def test_upper_halves_of_inputs_give_the_bits_of_their_numbers(precision: str) -> None:
+    widths, rows, found = [33, 65, 130, 1], 601, []
+    numbers = [round_to(random(rows, width + 3, dtype=np.float32), SHORT) for width in widths]
+    numbers[0][:9] *= np.float32(2) ** -124  # some are subnormal
+    halves = [upper_halves(x) if k < 3 else x for k, x in enumerate(numbers)]
+    for xs in (numbers, halves):
+        inputs = [x[count:, 2:-1] for x, count in zip(xs, [0, 0, 301, 0], strict=True)]
+        maps = gradients(rows, widths, np.float32)
+        with multiplying(precision):
+            weight_gradients(inputs, maps, True)
+        found.append([x.tobytes() for _, _, weights in maps for x in weights if x is not None])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("rows", [0, 4])

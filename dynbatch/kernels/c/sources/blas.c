@@ -61,7 +61,7 @@ EXPORT void pack_terms(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t 
     const REAL* weight, ptrdiff_t stride, REAL* panels) {
     for (ptrdiff_t j = 0; j < N; j += PANEL) {
         ptrdiff_t columns = least(N - j, PANEL);
-        pack_rows(terms, first, K, columns, weight + j, stride, panels + WORDS(terms) * j);
+        pack_rows(terms, first, K, columns, weight + j, 0, stride, panels + WORDS(terms) * j);
     }
 }
 

@@ -34,14 +34,14 @@ static void pack_part(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t c
     const ptrdiff_t width = (columns + LANES - 1) & -LANES;
     const int has_whole_words = first % TERMS == 0 && (K % TERMS == 0 || first + K == terms);
     if (column == 1) {
-        pack_rows(terms, first, K, columns, b, row, panel);
+        pack_rows(terms, first, K, columns, b, 0, row, panel);
     } else if (has_whole_words) {
         pack_panel(K, columns, b, row, column, panel + first / TERMS * width);
     } else {
         for (ptrdiff_t k = 0; k < K; k++)
             for (ptrdiff_t j = 0; j < columns; j++)
                 lines[k * columns + j] = b[k * row + j * column];
-        pack_rows(terms, first, K, columns, lines, columns, panel);
+        pack_rows(terms, first, K, columns, lines, 0, columns, panel);
     }
 }
 

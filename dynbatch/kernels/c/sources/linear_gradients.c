@@ -4,6 +4,8 @@
 // Panels of inputs that lie packed in the second-level cache, half a megabyte.
 #define PACKED (2 * GROUP / PANEL)
 
+#define OF_INPUT 5  // numbers of each, as `weight_gradients` reads them
+
 // Columns of an input, from `left` on, over some of the terms at hand: those behind `skip`.
 typedef struct {
     ptrdiff_t input, left, columns, skip;
@@ -12,11 +14,11 @@ typedef struct {
 
 // Pack the rows of a panel of `terms` terms that are behind `skip`, which are zeros. Whole words of
 // them are left out: a word holds the same rows however many are zeros.
-static void pack_last_rows(
-    ptrdiff_t terms, ptrdiff_t skip, ptrdiff_t columns, const REAL* x, ptrdiff_t row, REAL* panel) {
+static void pack_last_rows(ptrdiff_t terms, ptrdiff_t skip, ptrdiff_t columns, const void* x,
+    int is_short, ptrdiff_t row, REAL* panel) {
     ptrdiff_t first = skip % TERMS;
     if (first) memset(panel, 0, PANEL * sizeof(REAL));
-    pack_rows(terms - skip + first, first, terms - skip, columns, x, row, panel);
+    pack_rows(terms - skip + first, first, terms - skip, columns, x, is_short, row, panel);
 }
 
 // Pack columns of inputs, from those that *input and *left name, which move on; returns how many
@@ -25,11 +27,14 @@ static ptrdiff_t pack_inputs(ptrdiff_t k, ptrdiff_t terms, int adds, ptrdiff_t i
     const int64_t* xs, ptrdiff_t* input, ptrdiff_t* left, packed_columns* packed, REAL* room) {
     ptrdiff_t count = 0;
     while (*input < inputs && count < PACKED) {
-        const int64_t* x = xs + 4 * *input;
+        const int64_t* x = xs + OF_INPUT * *input;
         ptrdiff_t zeros = x[3], skip = most(zeros - k, 0), columns = least(x[2] - *left, PANEL);
         if (skip < terms) {
-            const REAL* from = (const REAL*)(intptr_t)x[0] + (k + skip - zeros) * x[1] + *left;
-            pack_last_rows(terms, skip, columns, from, x[1], room + count * PART_WORDS * PANEL);
+            int is_short = (int)x[4];
+            ptrdiff_t start = (k + skip - zeros) * x[1] + *left;
+            const void* from = element((const void*)(intptr_t)x[0], start, is_short);
+            REAL* panel = room + count * PART_WORDS * PANEL;
+            pack_last_rows(terms, skip, columns, from, is_short, x[1], panel);
             int more = adds || k > zeros / PART * PART;
             packed[count++] = (packed_columns){*input, *left, columns, skip, more};
         }
@@ -58,16 +63,16 @@ static void clear(const int64_t* map, ptrdiff_t low, ptrdiff_t high, ptrdiff_t r
     if (!rows && sums && low < high) memset(sums + low, 0, (size_t)(high - low) * sizeof(REAL));
     for (ptrdiff_t n = 0; n < inputs; n++) {
         REAL* out = (REAL*)(intptr_t)map[4 + 2 * n];
-        for (ptrdiff_t o = low; out && xs[4 * n + 3] >= rows && o < high; o++)
-            memset(out + o * map[5 + 2 * n], 0, (size_t)xs[4 * n + 2] * sizeof(REAL));
+        for (ptrdiff_t o = low; out && xs[OF_INPUT * n + 3] >= rows && o < high; o++)
+            memset(out + o * map[5 + 2 * n], 0, (size_t)xs[OF_INPUT * n + 2] * sizeof(REAL));
     }
 }
 
 // For each of `maps` gradients dy (rows, O): out (O, I) = dyᵀ x of `inputs` inputs x, and sums (O,) =
 // its columns'; with `adds`, in addition to what is there.
 //
-// A row of `xs` holds where x is, the elements from one of its rows to the next, I > 0, and how many
-// of the `rows` are zeros that come before it. A row of `dys` holds where dy is, its stride, O, where
+// A row of `xs` holds where x is, the elements from one of its rows to the next, I > 0, how many of
+// the `rows` are zeros that come before it, and whether it has upper halves in place of numbers. A row of `dys` holds where dy is, its stride, O, where
 // `sums` is, and for each input where `out` is, and its stride; 0 for what nobody asks for.
 //
 // The O of all maps are numbered through: this call makes those from `first` to `last` - 1. A sum

@@ -51,22 +51,31 @@ INLINE void transpose(vector* x) {
     }
 }
 
+// Element i of a matrix that is packed: of numbers, or of the upper halves of such; and the first n
+// numbers there.
+INLINE const void* element(const void* b, ptrdiff_t i, int is_short) {
+    return (const char*)b + i * (ptrdiff_t)(is_short ? sizeof(uint16_t) : sizeof(REAL));
+}
+INLINE vector get_either(const void* p, ptrdiff_t n, int is_short) {
+    return is_short ? get_short(p, n) : get(p, n);
+}
+
 // Write rows of b, whose elements lie side by side, as terms `first` to `first` + K - 1 of a panel of
 // `terms` terms. In a word that they share with others, which may be written meanwhile, they touch
 // their own halves.
 static __attribute__((noinline)) void pack_rows(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K,
-    ptrdiff_t columns, const REAL* b, ptrdiff_t row, REAL* panel) {
+    ptrdiff_t columns, const void* b, int is_short, ptrdiff_t row, REAL* panel) {
     ptrdiff_t width = (columns + LANES - 1) & -LANES;
     for (ptrdiff_t k = 0, taken; k < K; k += taken) {
         ptrdiff_t at = first + k, which = at % TERMS;
         taken = which ? 1 : least(TERMS, K - k);
         REAL* to = panel + at / TERMS * width;
         EACH_VECTOR(j, n, columns) {
-            const REAL *from = b + k * row + j, *next = taken > 1 ? from + row : NULL;
-            if (which) store_second(to + j, two_rows((vector){0}, get(from, n)));
-            else if (taken < TERMS && at + 1 < terms)
-                store_first(to + j, words_of_rows(from, NULL, n));
-            else store(to + j, words_of_rows(from, next, n));
+            vector one = get_either(element(b, k * row + j, is_short), n, is_short), next = {0};
+            if (taken > 1) next = get_either(element(b, (k + 1) * row + j, is_short), n, is_short);
+            if (which) store_second(to + j, two_rows(next, one));
+            else if (taken < TERMS && at + 1 < terms) store_first(to + j, two_rows(one, next));
+            else store(to + j, two_rows(one, next));
         }
     }
 }
@@ -77,7 +86,7 @@ static __attribute__((noinline)) void pack_panel(
     ptrdiff_t K, ptrdiff_t columns, const REAL* b, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
     ptrdiff_t width = (columns + LANES - 1) & -LANES;
     if (column == 1) {
-        pack_rows(K, 0, K, columns, b, row, panel);
+        pack_rows(K, 0, K, columns, b, 0, row, panel);
         return;
     }
     EACH_VECTOR(j, n, columns) {
