@@ -48,7 +48,8 @@ class LifetimeWalk:
     Args:
         graph:    the steps, and where gradients pass.
         saving:   what the run does to need less memory.
-        in_place: whether blocks may be written over others.
+        in_place: whether blocks may be written over others, and read in 16 bits; not where somebody
+            looks at each.
 
     Attributes:
         table:      blocks of the arena, as if none took the place of another.
@@ -85,7 +86,8 @@ class LifetimeWalk:
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
             self.gradients[loss] = self.table.add(loss.size, 0, END, loss.width, "gradients", owner)
-        stages = StageSequence(graph, saving)
+        stages = StageSequence(graph, saving, in_place)
+        self._widened_names = stages.widened_names
         self._accumulated = stages.accumulated
         for time, (kind, steps) in enumerate(stages.sequence):
             self._walk_stage(time, kind, steps)
@@ -181,9 +183,10 @@ class LifetimeWalk:
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
         placement, rows = self.placements[step], {}
-        for name, narrow in placement.narrow_saved.items():
+        names = self._widened_names(step)
+        for name in filter(placement.narrow_saved.__contains__, names):
             _, count, width = placement.saved[name]
-            self.table.lasts[narrow] = time
+            self.table.lasts[placement.narrow_saved[name]] = time
             rows[name] = self.table.add(
                 count * width, time, time, width, KEPT, step.node_type.__name__, is_form=True
             )

@@ -10,7 +10,12 @@ from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.steps.block import OF_STEPS, BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
-from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
+from dynbatch.batcher.steps.placement import (
+    BackwardPlacement,
+    GradientTarget,
+    Placement,
+    halves,
+)
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels.runtime.tasks import Written
@@ -280,6 +285,10 @@ class StepRun:
             raise freed(self.nodes[0])
         retains = self.retains
         batch = self.batch
+        for name, start in self.narrow_saved.items():
+            if name not in self.widened_saved:
+                _, rows, width = self.saved[name]
+                batch.saved[name] = halves(arena, start, rows * width).reshape(rows, width)
         batch.inputs = tuple(
             [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
              for position, source in enumerate(self.sources)]
