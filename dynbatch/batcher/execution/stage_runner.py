@@ -50,7 +50,7 @@ class StepActions:
         step.add_gradients(arena)
 
     def rounded(self, step: StepRun) -> None:
-        """What a step's forward wrote has been rounded to bfloat16."""
+        """Take note that a step's values have been rounded to bfloat16."""
 
     def clear(self, block: Block) -> None:
         arrays.fill(block.gradients().values, 0)
