@@ -19,6 +19,7 @@ from dynbatch.models.lora.adapting import (
 )
 from dynbatch.models.lora.config import LoraConfig
 from dynbatch.models.lora.targets import adaptable
+from dynbatch.models.matrix_state import CausalConv1d, GatedDeltaNet, Mamba2
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.seq2seq import Seq2Seq
@@ -46,6 +47,7 @@ __all__ = [
     "BiaffineLabels",
     "BiaffineParser",
     "BinaryTreeLSTM",
+    "CausalConv1d",
     "ChildSumTreeLSTM",
     "Conv1d",
     "Conv2d",
@@ -56,10 +58,12 @@ __all__ = [
     "EmbeddingBag",
     "FeedForward",
     "Flatten",
+    "GatedDeltaNet",
     "GeneralAttention",
     "LayerNorm",
     "Linear",
     "LoraConfig",
+    "Mamba2",
     "MaxPool2d",
     "Module",
     "MultiHeadAttention",

@@ -114,6 +114,29 @@ class Heads(models.Module):
         return found
 
 
+class Matrices(models.Module):
+    """States that are matrices, and biases of attention by features and of pairs."""
+
+    def __init__(self):
+        self.embed = models.Embedding(20, 8, rng=0)
+        self.delta = models.GatedDeltaNet(8, 2, value_heads=4, rng=1)
+        self.mamba = models.Mamba2(8, 4, state=3, groups=2, rng=2)
+        self.by_distance = db.Parameter(np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2))
+        self.project = models.Linear(8, 5, rng=3)
+
+    def losses(self, graph):
+        found = []
+        for words, tags in sentences(LENGTHS):
+            x = self.mamba(self.delta(self.embed(graph, words)))
+            positions = np.arange(len(words))
+            features = np.minimum(abs(positions - positions[:, None]), 3)
+            bias = F.feature_bias(self.by_distance, features)
+            x = x + F.attention(x, x, heads=2, bias=bias)
+            x = x + F.attention(x, x, heads=2, bias=x @ F.transpose(x))
+            found.append(F.cross_entropy(self.project(x), tags))
+        return found
+
+
 MODELS = {
     "CRF, biaffine, text CNN": Heads,
     "tagger": Tagger,
@@ -123,6 +146,7 @@ MODELS = {
     "GRU, dot product's attention": Gated,
     "Transformer": SelfAttention,
     "Transformer, normalised first": lambda: SelfAttention(norm_first=True, activation="gelu"),
+    "matrix states, biases of pairs": Matrices,
     "seq2seq": Translator,
     "seq2seq, general, 2 layers": lambda: Translator("general", layers=2),
     "seq2seq, dropout, smoothing": lambda: Translator(dropout=0.2, label_smoothing=0.1),
