@@ -1,0 +1,83 @@
+"""Train what is missing in the results, and write their table: `python -m benchmarks.quality`.
+
+Each training is a process of its own, and is in the results once it ends: stop the command at any
+time, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import processor_name
+from benchmarks.quality.images_and_passages import Digits, Passages
+from benchmarks.quality.language_model import LanguageModel
+from benchmarks.quality.table import write_table
+from benchmarks.quality.tagging import Parsing, Tagging
+from benchmarks.quality.task import Task
+from benchmarks.quality.training import SIDES, trained
+from benchmarks.quality.translation import Pronunciation, Scan
+from benchmarks.quality.trees import ListOps
+from dynbatch.atomic import write_text
+
+TASKS: list[type[Task]] = [
+    Pronunciation, Scan, LanguageModel, Tagging, Parsing, Passages, Digits, ListOps,
+]  # fmt: skip
+
+RESULTS = Path("benchmarks/results/quality.json")
+
+
+def main() -> int:
+    """Run what the options ask for; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = {task.name.replace(" ", "-"): task for task in TASKS}
+    parser.add_argument("tasks", nargs="*", help=f"of {', '.join(names)} (all)")
+    parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--table", action="store_true", help="only write docs/results.md")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.tasks) - set(names):
+        parser.error(f"no tasks: {', '.join(unknown)}; there are {', '.join(names)}")
+    if options.inside:
+        (name,), (side,), (seed,) = options.tasks, options.sides, options.seeds
+        print(json.dumps(asdict(trained(names[name], side, seed))))
+        return 0
+    runs = [
+        (seed, name, side)
+        for seed in options.seeds
+        for name in options.tasks or names
+        for side in options.sides
+    ]
+    for seed, name, side in [] if options.table else runs:
+        if not any([(r["seed"], r["task"], r["side"]) == (seed, name, side) for r in results()]):
+            _run(seed, name, side)
+    write_table(results(), names)
+    return 0
+
+
+def results() -> list[dict[str, Any]]:
+    """All trainings so far."""
+    lines: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    return lines
+
+
+def _run(seed: int, name: str, side: str) -> None:
+    arguments = [name, "--sides", side, "--seeds", str(seed)]
+    command = [sys.executable, "-m", "benchmarks.quality", *arguments, "--inside"]
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    outcome = json.loads(output.splitlines()[-1])
+    git = ["git", "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(git, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
+    line = {"task": name, "side": side, "seed": seed, **outcome, "commit": commit}
+    lines = [*results(), {**line, "processor": processor_name()}]
+    write_text(RESULTS, "[\n" + ",\n".join([json.dumps(each) for each in lines]) + "\n]\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
