@@ -9,7 +9,7 @@ PARALLEL ?= -n auto --dist worksteal
 BIN := $(VENV)/bin
 SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help venv demo test test-changed test-cuda test-slow test-all check lint types layers wheel install-check docs site bench gpu-check format clean
+.PHONY: help venv demo test test-changed test-cuda test-slow test-all check lint types layers wheel wheels install-check docs site bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
@@ -19,6 +19,7 @@ help:
 	@echo 'make test-slow  run those of benchmarks and examples, and whole runs of commands, processes'
 	@echo 'make test-all  all three, with all orders of threads, architectures, random graphs (an hour)'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
+	@echo 'make wheels  wheels with compiled kernels for Linux, macOS and Windows, all made here by zig'
 	@echo 'make install-check  sdist and wheel in an empty environment: commands, the demo, types (2 minutes)'
 	@echo 'make docs    run every code block of the pages, then build the site, build/docs/index.html'
 	@echo '             (10 minutes; one page: make docs ARGS="guides/memory")'
@@ -78,6 +79,11 @@ wheel: $(VENV)/.ready-tests
 	@rm -rf build/wheel
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(BIN)/python .ci/check_wheel.py build/wheel/*.whl
+
+# Wheels with compiled kernels, of all platforms, by zig: build/wheels. Minutes of all processors.
+wheels: $(VENV)/.ready-wheels
+	@rm -rf build/wheels
+	@$(BIN)/python .ci/make_wheels.py build/wheels $(ARGS)
 
 install-check: wheel
 	@$(BIN)/python .ci/check_install.py build/wheel/*.whl

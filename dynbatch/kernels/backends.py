@@ -8,7 +8,7 @@ from dynbatch import backend
 from dynbatch.errors import BackendError
 from dynbatch.kernels.blas import is_batch_invariant
 from dynbatch.kernels.c.blas import instruction
-from dynbatch.kernels.c.runtime import cache, library
+from dynbatch.kernels.c.runtime import cache, library, shipped
 from dynbatch.kernels.c.runtime.compiler import compiler
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import FULL, of_matmul
@@ -17,8 +17,8 @@ from dynbatch.kernels.runtime.precision import FULL, of_matmul
 def backends() -> dict[str, str]:
     """The state of each backend by name: "numpy", "c" and "cuda", each with a sentence.
 
-    NumPy is always there. C, compiled at its first use, takes its place on the CPU where there is a
-    compiler; CUDA runs graphs with `device="cuda"`.
+    NumPy is always there. C takes its place on the CPU: compiled at its first use where there is a
+    compiler, else as a platform's wheel brings it. CUDA runs graphs with `device="cuda"`.
 
     Example:
         >>> import dynbatch as db
@@ -68,8 +68,11 @@ def factors(matmul: str, on_gpu: bool = False) -> str:
 
 def _c() -> str:
     why, chosen = reason(), compiler()
-    if why or chosen is None:
+    if why:
         return f"off: {why}"
+    if chosen is None:
+        best = shipped.levels()[0]
+        return f"the wheel's, for {best}; cells run operator by operator: {library.NO_COMPILER}"
     return f"compiled by {' '.join(chosen.command)}, kept in {cache.folder()}"
 
 

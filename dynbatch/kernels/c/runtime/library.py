@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from dynbatch.backend import DType
 from dynbatch.errors import BackendError
-from dynbatch.kernels.c.runtime import cache, source
-from dynbatch.kernels.c.runtime.compiler import compiler, key_of
+from dynbatch.kernels.c.runtime import cache, shipped, source
+from dynbatch.kernels.c.runtime.compiler import Compiler, compiler, key_of
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 from dynbatch.recent import free_at_fork
@@ -26,6 +26,8 @@ VARIABLE = "DYNBATCH_NATIVE"
 # Sources in which a precompiled header, 0.7 s with GCC, is saved.
 WORTH_A_HEADER = 8
 SCALARS = {"f": "float", "d": "double"}
+
+NO_COMPILER = "there is no C compiler: install gcc or clang, or pip install 'dynbatch[compiler]'"
 
 _lock = free_at_fork(threading.Lock())
 
@@ -44,8 +46,8 @@ def reason() -> str:
     """The reason that no C kernels run in this process, or "" if they do."""
     if switch.is_off:
         return f"{VARIABLE}=0 turns them off"
-    if compiler() is None:
-        return "there is no C compiler: install gcc or clang, or pip install 'dynbatch[compiler]'"
+    if compiler() is None and not shipped.levels():
+        return NO_COMPILER
     return switch.failure
 
 
@@ -97,15 +99,13 @@ class Library:
                     _give_up(str(error))
             self._functions[char] = loaded
 
-    def _open(self, scalar: str) -> SimpleNamespace:
+    def _open(self, scalar: str) -> SimpleNamespace | None:
+        """Load the library; None without a compiler, if the wheel has not brought it."""
         body = source.read(self.name) if self._body is None else self._body
         wanted = Unit.of(self.name, body, scalar, self._factor_bits)
-        path = wanted.kept()
+        path = shipped.find(*wanted) if compiler() is None else self._compiled(wanted, scalar)
         if path is None:
-            is_fixed = self._body is None and not self._factor_bits
-            files = [name for name in source.names() if is_fixed and name != self.name]
-            build([wanted, *[Unit.of(name, source.read(name), scalar) for name in files]])
-            path = wanted.kept()
+            return None
         library = ctypes.CDLL(str(path))
         functions = SimpleNamespace()
         for name, parameters in source.parameters(body).items():
@@ -115,6 +115,16 @@ class Library:
             function.packing = source.packing(types)
             setattr(functions, name, function)
         return functions
+
+    def _compiled(self, wanted: Unit, scalar: str) -> Path | None:
+        """Compile the library and, with the first of the files, all others of its scalar type."""
+        path = wanted.kept()
+        if path is None:
+            is_fixed = self._body is None and not self._factor_bits
+            files = [name for name in source.names() if is_fixed and name != self.name]
+            build([wanted, *[Unit.of(name, source.read(name), scalar) for name in files]])
+            path = wanted.kept()
+        return path
 
 
 def _give_up(why: str) -> None:
@@ -133,29 +143,20 @@ def of_precisions(name: str) -> dict[str, Library]:
 
 
 class Unit(NamedTuple):
-    """A complete source, and the names under which its library is kept."""
+    """A complete source, and a label that begins the names of its libraries."""
 
     label: str
-    key: str
     text: str
 
     @classmethod
     def of(cls, name: str, body: str, scalar: str, factor_bits: int = 0) -> Unit:
-        """The unit of a source file's body; see `source.join`.
-
-        Raises:
-            BackendError: there is no compiler.
-        """
-        chosen = compiler()
-        if chosen is None:
-            raise BackendError(reason())
-        text = source.join(name, body, scalar, factor_bits)
+        """The unit of a source file's body; see `source.join`."""
         label = f"{name.removesuffix('.c').replace('/', '_')}-{scalar}{factor_bits or ''}"
-        return cls(label, key_of(text, chosen), text)
+        return cls(label, source.join(name, body, scalar, factor_bits))
 
     def kept(self) -> Path | None:
         """The path of the library, if it has been compiled."""
-        return cache.find(self.label, self.key)
+        return cache.find(self.label, self._key(_compiler()))
 
     def make(self, header: Path | None = None) -> None:
         """Compile the library, with a header of `Compiler.precompile`, and keep it.
@@ -164,9 +165,24 @@ class Unit(NamedTuple):
             BackendError: the compiler fails.
             OSError:      it cannot be kept.
         """
-        chosen = compiler()
-        assert chosen is not None
-        cache.keep(self.label, self.key, lambda path: chosen.compile(self.text, path, header))
+        chosen = _compiler()
+        key = self._key(chosen)
+        cache.keep(self.label, key, lambda path: chosen.compile(self.text, path, header))
+
+    def _key(self, chosen: Compiler) -> str:
+        return key_of(self.text, chosen)
+
+
+def _compiler() -> Compiler:
+    """The compiler, where there is known to be one.
+
+    Raises:
+        BackendError: there is none.
+    """
+    chosen = compiler()
+    if chosen is None:
+        raise BackendError(reason())
+    return chosen
 
 
 def build(units: Sequence[Unit]) -> None:
@@ -189,8 +205,7 @@ def _make(missing: Sequence[Unit]) -> None:
     progress = sys.modules.get("tqdm")  # whose bars make room for a line, where there are any
     with progress.tqdm.external_write_mode(sys.stderr) if progress else nullcontext():
         print(f"dynbatch: compiling {files}, once for {dtype} ...", file=sys.stderr, flush=True)
-    chosen = compiler()
-    assert chosen is not None
+    chosen = _compiler()
     with TemporaryDirectory() as made, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         are_many = len(missing) >= WORTH_A_HEADER
         header = chosen.precompile(Path(made)) if are_many else None

@@ -1,0 +1,116 @@
+"""make_wheels.py FOLDER [PLATFORM ...]: wheels with compiled kernels, and the pure one.
+
+One machine makes them all: zig compiles for other systems and processors. A platform's wheel is the
+pure one with libraries of the fixed kernels, which serve where there is no C compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import dynbatch  # noqa: F401 - its modules print some of the sources
+from dynbatch.kernels.c.runtime import source
+from dynbatch.kernels.c.runtime.compiler import FLAGS
+from dynbatch.kernels.c.runtime.library import SCALARS, Unit
+from dynbatch.kernels.c.runtime.shipped import BASE, INSTRUCTIONS, X86_LEVELS, file_name
+from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
+
+ROUNDING = ("blas.c", "convolution.c", "linear_gradients.c")
+"""Sources that are compiled for each precision of products."""
+
+
+class Platform(NamedTuple):
+    """A platform of wheels: zig's name for the system, and its processors by level."""
+
+    target: str
+    processors: dict[str, str]
+
+
+_X86 = {
+    BASE: "x86_64", X86_LEVELS[3]: "x86_64_v3", X86_LEVELS[4]: "x86_64_v4",
+    X86_LEVELS[5]: "x86_64_v4+avx512bf16",
+}  # fmt: skip
+
+PLATFORMS = {
+    "manylinux2014_x86_64.manylinux_2_17_x86_64": Platform("x86_64-linux-gnu.2.17", _X86),
+    "manylinux2014_aarch64.manylinux_2_17_aarch64": Platform(
+        "aarch64-linux-gnu.2.17", {BASE: "baseline"}
+    ),
+    "macosx_11_0_arm64": Platform("aarch64-macos.11.0", {BASE: "apple_m1"}),
+    "macosx_11_0_x86_64": Platform("x86_64-macos.11.0", _X86),
+    "win_amd64": Platform("x86_64-windows-gnu", _X86),
+}
+
+
+def units(platform: Platform, level: str) -> list[Unit]:
+    """The units of a level, without those that are the same one level below."""
+    if level == BASE and len(platform.processors) > 1:  # what tells the levels apart
+        return [Unit.of(INSTRUCTIONS, source.read(INSTRUCTIONS), "float")]
+    rounding = {"float": sorted(set(MANTISSA_BITS.values()) - {MANTISSA_BITS[FULL]}), "double": []}
+    every = [
+        (name, scalar, bits)
+        for scalar in SCALARS.values()
+        for name in source.names()
+        for bits in [0, *(rounding[scalar] if name in ROUNDING else [])]
+        if level != X86_LEVELS[5] or bits == MANTISSA_BITS["bfloat16"]
+    ]
+    return [Unit.of(name, source.read(name), scalar, bits) for name, scalar, bits in every]
+
+
+def compile_units(platform: Platform, folder: Path) -> None:
+    """Compile the libraries of all levels below a folder."""
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", platform.target, *FLAGS, "-s"]
+    ends = [] if "windows" in platform.target else ["-lm"]
+
+    def compile_one(job: tuple[str, Unit]) -> None:
+        level, unit = job
+        path = folder / level / file_name(*unit)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        command = [*zig, f"-mcpu={platform.processors[level]}", "-x", "c", "-", "-o", str(path)]
+        result = subprocess.run([*command, *ends], input=unit.text, text=True, capture_output=True)
+        if result.returncode:
+            sys.exit(f"{platform.target}, {level}, {unit.label}:\n{result.stderr}")
+        path.with_suffix(".pdb").unlink(missing_ok=True)
+
+    jobs = [(level, unit) for level in platform.processors for unit in units(platform, level)]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(compile_one, jobs))
+    for other in [*folder.rglob("*.lib"), *folder.rglob("*.pdb")]:
+        other.unlink()
+
+
+def make(pure: Path, tag: str, folder: Path) -> Path:
+    """Make the wheel of a platform from the pure one, in a folder."""
+    wheel = [sys.executable, "-m", "wheel"]
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([*wheel, "unpack", "--dest", scratch, str(pure)], check=True)
+        (content,) = Path(scratch).iterdir()
+        compile_units(PLATFORMS[tag], content / "dynbatch" / "kernels" / "c" / "compiled")
+        (about,) = content.glob("*.dist-info/WHEEL")
+        text = about.read_text().replace("Root-Is-Purelib: true", "Root-Is-Purelib: false")
+        tags = "\n".join([f"Tag: py3-none-{each}" for each in tag.split(".")])
+        about.write_text(text.replace("Tag: py3-none-any", tags))
+        subprocess.run([*wheel, "pack", "--dest-dir", str(folder), str(content)], check=True)
+    (made,) = folder.glob(f"*{tag.split('.')[-1]}*.whl")
+    return made
+
+
+def main(folder: Path, tags: list[str]) -> None:
+    """Make the pure wheel, and one of each platform that is named; of all if none is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, "."], check=True)
+    (pure,) = folder.glob("*-py3-none-any.whl")
+    for tag in tags or PLATFORMS:
+        made = make(pure, tag, folder)
+        print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,104 @@
+"""Libraries that a wheel brings along, where there is no compiler."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels import backends
+from dynbatch.kernels.c.runtime import library, shipped, source
+from dynbatch.kernels.c.runtime.compiler import compiler
+
+BEST = "x86-64-v4"
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """A folder of some libraries, for a processor of level 4."""
+    chosen = compiler()
+    if chosen is None:
+        pytest.skip("there is no C compiler to make libraries with")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+
+    def put(folder, name, text=None):
+        unit = library.Unit.of(name, text or source.read(name), "float")
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = tmp_path / folder / shipped.file_name(*unit)
+        chosen.compile(unit.text, path)
+        return unit
+
+    level_4 = '#include "common.h"\nEXPORT void instruction_level(int* level) { *level = 4; }\n'
+    put("base", "instructions.c", level_4)
+    shipped.levels.cache_clear()
+    yield put
+    shipped.levels.cache_clear()
+
+
+def test_the_best_level_that_the_processor_has_is_taken(wheel, monkeypatch):
+    monkeypatch.setattr(shipped.platform, "machine", lambda: "x86_64")
+    for folder in shipped.X86_LEVELS.values():
+        unit = wheel(folder, "softmax.c")
+    assert shipped.levels() == (BEST, "x86-64-v3")
+    assert shipped.find(*unit).parent.name == BEST
+    shipped.find(*unit).unlink()
+    assert shipped.find(*unit).parent.name == "x86-64-v3"
+    assert shipped.find(unit.label, unit.text + "\n") is None  # of another version
+
+
+def test_one_folder_serves_processors_of_other_kinds(wheel, monkeypatch):
+    monkeypatch.setattr(shipped.platform, "machine", lambda: "arm64")
+    assert shipped.levels() == ("base",)
+
+
+def test_without_a_compiler_files_are_the_wheels_and_printed_cells_are_not(wheel, monkeypatch):
+    monkeypatch.setattr(shipped.platform, "machine", lambda: "x86_64")
+    wheel(BEST, "softmax.c")
+    for module in (library, backends):
+        monkeypatch.setattr(module, "compiler", lambda: None)
+    assert not library.reason()
+    float32 = np.dtype(np.float32)
+    softmax = library.Library("softmax.c").functions(float32)
+    assert vars(softmax).keys() == source.parameters(source.read("softmax.c")).keys()
+    for absent in (
+        library.Library("move.c"),
+        library.Library("cell", source.read("softmax.c") + " "),
+    ):
+        assert absent.functions(float32) is None
+    assert not library.reason()  # nothing has failed: the kernels that are there go on
+    assert shipped.levels()[0] in backends.backends()["c"]
+
+
+def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "missing")
+    shipped.levels.cache_clear()
+    monkeypatch.setattr(library, "compiler", lambda: None)
+    assert "install gcc or clang" in library.reason()
+    shipped.levels.cache_clear()
+
+
+def test_the_level_of_this_processor_is_one_that_its_compiler_knows(tmp_path):
+    chosen = compiler()
+    if chosen is None:
+        pytest.skip("there is no C compiler")
+    functions = library.Library("instructions.c").functions(np.dtype(np.float32))
+    level = np.zeros(1, np.int32)
+    functions.instruction_level(level.ctypes.data)
+    body = (
+        source.read("instructions.c")
+        + """
+EXPORT void native_level(int* level) {
+    *level = 0;
+#ifdef __AVX2__
+    *level = 3;
+#endif
+#ifdef __AVX512BW__
+    *level = 4;
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512BF16__)
+    *level = 5;
+#endif
+}
+"""
+    )
+    native = library.Library("native.c", body).functions(np.dtype(np.float32))
+    expected = np.zeros(1, np.int32)
+    native.native_level(expected.ctypes.data)
+    assert level == expected
