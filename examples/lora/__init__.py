@@ -1,0 +1,1 @@
+"""A published language model, fine-tuned on one's own text by LoRA."""
