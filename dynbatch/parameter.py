@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from threading import Lock
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -62,6 +62,9 @@ class Parameter(ParameterHabits):
         "__weakref__", "_buffer", "_is_fresh", "_value", "frozen", "grad", "name", "norm",
         "row_is_frozen", "uid",
     )  # fmt: skip
+
+    is_sized: ClassVar[bool] = True
+    """Whether it has its values; those of `models.Linear(None, 3)` come with the first input."""
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
         array = _as_array(name, value)

@@ -8,18 +8,37 @@ from typing import Literal
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, size, sizes, switch
 from dynbatch.kernels.images import Pair
-from dynbatch.models.initial import Rng, uniform_pair
+from dynbatch.models.first_input import SizedByInput, WeightAndBias
+from dynbatch.models.initial import Rng, generator, uniform_pair
 from dynbatch.models.module import Module
 from dynbatch.nodes.images.transposed_convolution import more_pixels
 from dynbatch.nodes.images.windows import Padding, padding_of, pair
 from dynbatch.nodes.node import Node
 
 
-class Conv2d(Module):
+class ChannelConvolution(SizedByInput):
+    """Base of convolutions with a weight (O, I / groups, …) and a bias (O,)."""
+
+    groups: int
+
+    def _make(
+        self, inputs: int | None, outputs: int, kernel: tuple[int, ...], bias: bool, rng: Rng
+    ) -> None:
+        rng = generator(rng)
+
+        def make(inputs: int) -> WeightAndBias:
+            groups = _groups(self, self.groups, inputs, outputs)
+            return uniform_pair(rng, (outputs, inputs // groups, *kernel), outputs, bias)
+
+        self.weight, self.bias = self._pair_of_width(inputs, bias, make)
+
+
+class Conv2d(ChannelConvolution):
     """Convolution of an image (H, W, I) -> (H', W', O), as `torch.nn.Conv2d`; see `F.conv2d`.
 
     Args:
-        in_channels, out_channels: I and O.
+        in_channels, out_channels: I and O; where I is None it is that of the first image, as of
+            `Linear`.
         kernel_size: of a window, h and w: one number, or (height, width).
         stride, padding, dilation: likewise; padding "same" and "valid" are as of `F.conv2d`.
         groups: of channels, which divides I and O; I for a depthwise convolution.
@@ -42,33 +61,35 @@ class Conv2d(Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int | Pair,
+        self, in_channels: int | None, out_channels: int, kernel_size: int | Pair,
         stride: int | Pair = 1, padding: Padding = 0, dilation: int | Pair = 1,
         groups: int = 1, *, bias: bool = True, rng: Rng = None,
     ) -> None:  # fmt: skip
-        sizes(self, in_channels=in_channels, out_channels=out_channels)
-        self.groups = _groups(self, groups, in_channels, out_channels)
+        inputs = self._width("in_channels", in_channels)
+        sizes(self, out_channels=out_channels)
+        self.groups = _groups(self, groups, inputs or 0, out_channels)
         switch(self, "bias", bias)
         kernel = pair("Conv2d", "kernel_size", kernel_size, 1)
         self.stride = pair("Conv2d", "stride", stride, 1)
         self.dilation = pair("Conv2d", "dilation", dilation, 1)
         front, _ = padding_of("Conv2d", padding, kernel, self.stride, self.dilation)
         self.padding: Padding = padding if isinstance(padding, str) else front
-        inputs = in_channels // self.groups
-        shape = out_channels, inputs, *kernel
-        self.weight, self.bias = uniform_pair(rng, shape, out_channels, bias)
+        self._make(inputs, out_channels, kernel, bias, rng)
 
     def __call__(self, x: Node) -> Node:
+        if self._awaited is not None:
+            self._see(x)
         return F.conv2d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
 
 
-class Conv1d(Module):
+class Conv1d(ChannelConvolution):
     """Convolution of a sentence (T, I) -> (T', O), as `torch.nn.Conv1d`; see `F.conv1d`.
 
     Args:
-        in_channels, out_channels: I and O.
+        in_channels, out_channels: I and O; where I is None it is that of the first sentence, as of
+            `Linear`.
         kernel_size: of a window, k.
         stride, padding, dilation: in tokens; padding "same" and "valid" are as of `F.conv2d`.
         groups: of features, which divides I and O.
@@ -82,23 +103,24 @@ class Conv1d(Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int,
+        self, in_channels: int | None, out_channels: int, kernel_size: int,
         stride: int = 1, padding: int | Literal["same", "valid"] = 0, dilation: int = 1,
         groups: int = 1, *, bias: bool = True, rng: Rng = None,
     ) -> None:  # fmt: skip
-        sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
+        inputs = self._width("in_channels", in_channels)
+        sizes(self, out_channels=out_channels, kernel_size=kernel_size)
         switch(self, "bias", bias)
-        self.groups = _groups(self, groups, in_channels, out_channels)
+        self.groups = _groups(self, groups, inputs or 0, out_channels)
         self.stride = size(self, "stride", stride)
         self.dilation = size(self, "dilation", dilation)
         kernel, step, apart = (1, kernel_size), (1, self.stride), (1, self.dilation)
         front, _ = padding_of("Conv1d", padding, kernel, step, apart, dims=1)
         self.padding = padding if isinstance(padding, str) else front[1]
-        inputs = in_channels // self.groups
-        shape = out_channels, inputs, kernel_size
-        self.weight, self.bias = uniform_pair(rng, shape, out_channels, bias)
+        self._make(inputs, out_channels, (kernel_size,), bias, rng)
 
     def __call__(self, x: Node) -> Node:
+        if self._awaited is not None:
+            self._see(x)
         return F.conv1d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )

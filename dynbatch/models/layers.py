@@ -12,6 +12,7 @@ from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, shown, sizes, switch
 from dynbatch.errors import ShapeError
 from dynbatch.models.adapter import Adaptable
+from dynbatch.models.first_input import SizedByInput
 from dynbatch.models.initial import Rng, generator, normal, ones, uniform_pair, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
@@ -170,11 +171,12 @@ def _mode(mode: str) -> str:
     return mode
 
 
-class Linear(Adaptable):
+class Linear(SizedByInput, Adaptable):
     """y = x Wᵀ + b for every token, x (T, I) or (I,) -> (T, O) or (O,).
 
     Args:
-        in_features, out_features: I and O.
+        in_features, out_features: I and O. Where I is None it is that of the first input, and of a
+              state dict; until then the parameters can be given to an optimizer, and not be read.
         bias: whether b is there.
         rng:  generator or seed of the initial values, uniform in ±1/√I as PyTorch's.
 
@@ -182,12 +184,15 @@ class Linear(Adaptable):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, rng: Rng = None
+        self, in_features: int | None, out_features: int, bias: bool = True, *, rng: Rng = None
     ) -> None:
-        sizes(self, in_features=in_features, out_features=out_features)
+        width = self._width("in_features", in_features)
+        sizes(self, out_features=out_features)
         switch(self, "bias", bias)
-        shape = out_features, in_features
-        self.weight, self.bias = uniform_pair(rng, shape, out_features, bias)
+        rng = generator(rng)
+        self.weight, self.bias = self._pair_of_width(
+            width, bias, lambda width: uniform_pair(rng, (out_features, width), out_features, bias)
+        )
 
     @classmethod
     def of(cls, weight: Parameter, bias: Parameter | None = None) -> Linear:
@@ -201,6 +206,8 @@ class Linear(Adaptable):
         return made
 
     def __call__(self, x: Node) -> Node:
+        if self._awaited is not None:
+            self._see(x)
         return self.adapted(x, F.linear(x, self.weight, self.bias))
 
 

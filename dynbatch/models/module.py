@@ -128,7 +128,9 @@ class Module:
 
     def __repr__(self) -> str:
         walked = [parameter for _, parameter in self._walk("")]
-        sizes = {p.uid: p.size for p in walked if not isinstance(p, ModelBuffer)}
+        sizes = {
+            p.uid: p.size if p.is_sized else 0 for p in walked if not isinstance(p, ModelBuffer)
+        }
         title = f"{type(self).__name__}, {sum(sizes.values()):,} parameters{self._shapes()}"
         return "\n".join([title, *self._tree("  ")])
 
@@ -137,7 +139,11 @@ class Module:
         parameters = [
             (name, value) for name, value in self._members() if isinstance(value, Parameter)
         ]
-        listed = [f"{name} {p.shape}{p.frozen_shown(' ')}" for name, p in parameters]
+        shapes = [p.shape if p.is_sized else "of the first input's width" for _, p in parameters]
+        listed = [
+            f"{name} {shape}{p.frozen_shown(' ')}"
+            for (name, p), shape in zip(parameters, shapes, strict=True)
+        ]
         return f": {', '.join(listed)}" if listed else ""
 
     def _tree(self, indent: str, above: tuple[Module, ...] = ()) -> Iterator[str]:
@@ -150,6 +156,12 @@ class Module:
     def parameters(self) -> list[Parameter]:
         """Every parameter once."""
         return [parameter for _, parameter in self.named_parameters()]
+
+    def _sized_parameters(self) -> list[Parameter]:
+        """Every parameter once; an error before any is changed if one has no values yet."""
+        parameters = self.parameters()
+        _ = [parameter.shape for parameter in parameters]
+        return parameters
 
     def num_parameters(self) -> int:
         """Number of scalars in all parameters, trained or frozen; buffers do not count.
@@ -228,7 +240,7 @@ class Module:
             DtypeError: another dtype; nothing was converted.
         """
         dtype = float_dtype(self, dtype)
-        for parameter in self.parameters():
+        for parameter in self._sized_parameters():
             parameter.replace(transfer.convert(widened(parameter.value), dtype))
             parameter.grad = None
         return self
@@ -247,7 +259,7 @@ class Module:
             Device('cpu')
         """
         where = backend.device(device)
-        for parameter in self.parameters():
+        for parameter in self._sized_parameters():
             parameter.to(where)
         return self
 

@@ -13,8 +13,8 @@ from dynbatch import nodes as F
 from dynbatch.arguments import number, sizes, switch
 from dynbatch.cells import Cell, cell, scan
 from dynbatch.errors import ShapeError
+from dynbatch.models.first_input import SizedByInput
 from dynbatch.models.initial import Rng, generator, uniform
-from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 
@@ -70,7 +70,7 @@ def gru_cell(x: Node, h: Node, p: Weights) -> tuple[Node, Node]:
     return h, h
 
 
-class Recurrent(Module):
+class Recurrent(SizedByInput):
     """Layer k + 1 reads the outputs of layer k, both directions joined. Base of LSTM and GRU.
 
     Calling it on a sentence xs (T, I) gives the last layer's outputs (T, H), or (T, 2H): forward
@@ -80,7 +80,8 @@ class Recurrent(Module):
     is that after the first token. A sentence of length 0 gives its initial state.
 
     Args:
-        input_size, hidden_size: I and H, of one direction.
+        input_size, hidden_size: I and H, of one direction. Where I is None it is that of the first
+                       sentence, as of `Linear`.
         layers:        how many are stacked.
         bidirectional: whether each layer also runs from the last token to the first.
         dropout:       between layers, while training.
@@ -97,7 +98,7 @@ class Recurrent(Module):
 
     def __init__(
         self,
-        input_size: int,
+        input_size: int | None,
         hidden_size: int,
         layers: int = 1,
         bidirectional: bool = False,
@@ -106,28 +107,45 @@ class Recurrent(Module):
         rng: Rng = None,
         recompute: int | str | None = None,
     ) -> None:
-        sizes(self, input_size=input_size, hidden_size=hidden_size, layers=layers)
+        inputs = self._width("input_size", input_size)
+        sizes(self, hidden_size=hidden_size, layers=layers)
         self.recompute = recompute
-        self.input_size = input_size
         self.hidden_size = hidden_size
         self.layers = layers
         self.bidirectional = switch(self, "bidirectional", bidirectional)
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         rng = generator(rng)
         self._directions = Directions()
-        for layer in range(layers):
-            width = input_size if layer == 0 else self.output_size
-            for suffix in ("", "_reverse")[: self.directions]:
-                rows = self.gates * hidden_size
-                shapes = ((rows, width), (rows, hidden_size), (rows,), (rows,))
-                weights = Weights(*[uniform(rng, shape, hidden_size) for shape in shapes])
-                self._directions.weights.append(weights)
-                for name, parameter in weights._asdict().items():
-                    setattr(self, f"{name}_l{layer}{suffix}", parameter)
+        rows, suffixes = self.gates * hidden_size, ("", "_reverse")[: self.directions]
+        places = [f"l{layer}{suffix}" for layer in range(layers) for suffix in suffixes]
+
+        def make(width: int) -> list[Parameter]:
+            shapes = [
+                shape
+                for k in range(len(places))
+                for shape in (
+                    (rows, width if k < self.directions else self.output_size),
+                    (rows, hidden_size), (rows,), (rows,),
+                )
+            ]  # fmt: skip
+            return [uniform(rng, shape, hidden_size) for shape in shapes]
+
+        parts = len(Weights._fields)
+        parameters = self._of_width(inputs, make, parts * len(places))
+        for k, suffix in enumerate(places):
+            weights = Weights(*parameters[parts * k : parts * (k + 1)])
+            self._directions.weights.append(weights)
+            for name, parameter in weights._asdict().items():
+                setattr(self, f"{name}_{suffix}", parameter)
 
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+    @property
+    def input_size(self) -> int:
+        """Features of the inputs."""
+        return self._directions.weights[0].weight_ih.shape[1]
 
     @property
     def output_size(self) -> int:
@@ -157,6 +175,8 @@ class Recurrent(Module):
         Raises:
             ShapeError: `init` has another number of states, or shapes do not fit.
         """
+        if self._awaited is not None:
+            self._see(xs)
         starts = self._initial_states(init)
         last: list[State] = []
         cell, weights, directions = self.cell, self._directions.weights, self.directions
