@@ -22,8 +22,8 @@ PUBLIC = {
         abs acos acosh add additive_attention affine alibi argmax asin asinh atan atanh attention
         avg_pool2d binary_cross_entropy_with_logits ceil chunk clamp clip concat constant conv1d
         conv2d conv_transpose2d cos cosh cosine_similarity crf cross_entropy ctc_loss cumsum detach
-        divide dot dropout equal erf exp expand floor gated_delta_rule gather_rows geglu
-        general_attention glu greater greater_equal huber_loss input kl_div kmax_pool l1_loss
+        divide dot dropout equal erf exp expand feature_bias floor gated_delta_rule gather_rows
+        geglu general_attention glu greater greater_equal huber_loss input kl_div kmax_pool l1_loss
         layer_norm less less_equal linear log log_softmax logsumexp lookup matmul matvec max
         max_pool max_pool2d maximum mean mean_pool min minimum mse_loss multi_margin_loss multiply
         negative nll_loss normalize not_equal outer parameter permute pick pointer_loss
