@@ -279,6 +279,7 @@ class StageSequence:
         self.accumulated: dict[StepRun, int] = {}
         self._graph = graph
         self._saving = saving
+        self._reads_narrow = reads_narrow
         self._read_narrow = graph.read_narrow if reads_narrow else {}
         self._done: set[StepRun] = set()
         self._narrowed = graph.narrowed - saving.wide
@@ -334,6 +335,10 @@ class StageSequence:
     def _narrow_saved(self, step: StepRun) -> list[str]:
         names = self._graph.narrowed_saved.get(step, ())
         return [name for name in names if (step, name) not in self._saving.wide]
+
+    def reads_narrow_input(self, step: StepRun) -> bool:
+        """Whether backward of a step reads its one input in 16 bits, if that lies so by then."""
+        return self._reads_narrow and step not in self._graph.deferred and step.reads_narrow_input
 
     def widened_names(self, step: StepRun) -> list[str]:
         """The names of what a step left in 16 bits that becomes float32 again."""
@@ -393,7 +398,8 @@ class StageSequence:
 
     def _widen(self, steps: Sequence[StepRun]) -> None:
         """Widen what the backward of some steps reads, unless it was before."""
-        self._widen_blocks([block for step in steps for block in step.read_by_backward()])
+        wide = [step for step in steps if not self.reads_narrow_input(step)]
+        self._widen_blocks([block for step in wide for block in step.read_by_backward()])
         again = self._saving.recomputed
         narrow = [step for step in steps if step not in again and self.widened_names(step)]
         self._append(StageKind.WIDEN_SAVED, narrow)

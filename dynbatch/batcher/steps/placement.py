@@ -88,6 +88,7 @@ class BackwardPlacement(NamedTuple):
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
+    narrow:    of its one input, where that is read in 16 bits; else None.
     """
 
     packings: tuple[int | None, ...]
@@ -96,3 +97,4 @@ class BackwardPlacement(NamedTuple):
     owned: frozenset[int]
     deferred: frozenset[int]
     output: bool
+    narrow: int | None = None
