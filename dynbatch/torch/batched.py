@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dynbatch.arguments import refused, shown
+from dynbatch.kernels.runtime.precision import FULL, Rounding
 from dynbatch.models.module import Module
 from dynbatch.torch.mini_batch import Differentiated, MiniBatch, require_alike
 from dynbatch.torch.sentences import sentences_of
@@ -39,6 +40,9 @@ class Batched(nn.Module):  # type: ignore[misc]
             Either way both see one memory: nothing is copied, and an update by one is seen by the
             other. PyTorch's tensor decides the device, the dtype, and whether the parameter is
             trained (`requires_grad`).
+        matmul, precision: what factors of products with weights, and values, are rounded to, as in
+            `db.Graph`; outputs and gradients are float32 anyway. `torch.autocast` changes nothing
+            here.
 
     A call is `module(*arguments)`; each argument is a list with an entry for each sentence, a
     `Packed`, or a nested tensor. It returns a list with a tensor for each sentence, in the shape of
@@ -60,6 +64,7 @@ class Batched(nn.Module):  # type: ignore[misc]
             something else than nodes.
         BackendError:  tensors are on several devices.
         GraphError:    a node of another mini-batch, or a second backward without `retain_graph`.
+        ArgumentError: in a call: `matmul` or `precision` is none that a graph of the dtype has.
         NumericError:  in backward: a gradient that arrives is NaN or infinite.
         RuntimeError:  by PyTorch: a second derivative, or parameters changed before backward.
 
@@ -76,7 +81,10 @@ class Batched(nn.Module):  # type: ignore[misc]
         ((5, 4), True)
     """
 
-    def __init__(self, function: Callable[..., Any], parameters: Any = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], parameters: Any = None, *, matmul: str | None = None,
+        precision: str = FULL,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not callable(function):
             raise refused(
@@ -84,6 +92,7 @@ class Batched(nn.Module):  # type: ignore[misc]
                 "a function, function(graph, params, *sentence)", "give the function itself",
             )  # fmt: skip
         self.function = function
+        self._rounding: Rounding = {"matmul": matmul, "precision": precision}
         self.weights, self.params, self._links = share(parameters)
         if isinstance(parameters, Module | nn.Module):
             self.training = parameters.training
@@ -133,6 +142,7 @@ class Batched(nn.Module):  # type: ignore[misc]
             # Drawn in training alone; a checkpoint of PyTorch that calls again restores its state.
             int(torch.randint(1 << 31, ())) if self.training else None,
             torch.is_grad_enabled() and any([tensor.requires_grad for tensor in floats]),
+            self._rounding,
         )
 
     def extra_repr(self) -> str:

@@ -16,6 +16,7 @@ from dynbatch.arguments import shown
 from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import BackendError, DtypeError, GraphError, NoGradientError
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import Rounding
 from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
@@ -37,6 +38,7 @@ class MiniBatch:
         parameters: what `build` reads, for their gradients.
         device, dtype, seed: of the graph.
         grad:       False keeps nothing for backward.
+        rounding:   further arguments of the graph.
 
     Attributes:
         inputs: the tensors of floats among the arguments, sentence by sentence.
@@ -53,6 +55,7 @@ class MiniBatch:
         dtype: str,
         seed: int | None,
         grad: bool,
+        rounding: Rounding,
     ) -> None:
         self._build = build
         self._sentences = sentences
@@ -60,7 +63,9 @@ class MiniBatch:
         self.inputs = [part for sentence in sentences for part in sentence if _is_input(part)]
         self.parts: int | None = None
         self._opened = ExitStack()
-        self.graph = self._opened.enter_context(Graph(device, dtype, grad=grad, seed=seed))
+        self.graph = self._opened.enter_context(
+            Graph(device, dtype, grad=grad, seed=seed, **rounding)
+        )
         # At its end nobody reads a node any more; kept ones would be copied for that.
         self._opened.callback(self.graph._kept.clear)
         self._nodes: list[Node] = []

@@ -146,6 +146,7 @@ def share(parameters: Any) -> tuple[nn.Module, Any, list[Link]]:
 
     Raises:
         ArgumentError: `parameters` is something else.
+        DtypeError:    a parameter lies in 16 bits.
     """
     if parameters is None:
         return nn.Module(), None, []
@@ -164,6 +165,12 @@ def share(parameters: Any) -> tuple[nn.Module, Any, list[Link]]:
     weights = nn.Module()
     links = []
     for name, parameter in named.items():
+        if parameter.is_short:
+            raise DtypeError.at_caller(
+                f"Batched: the parameter {name!r} lies in 16 bits.\n"
+                "  rule: tensors of PyTorch share the memory of float32 and float64\n"
+                '  fix:  model.astype("float32")'
+            )
         parameter.settle()
         tensor = nn.Parameter(tensor_of(parameter.value), requires_grad=not parameter.frozen)
         _register(weights, name.split("."), tensor)

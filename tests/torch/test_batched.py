@@ -435,6 +435,28 @@ def test_a_node_of_another_mini_batch_is_refused():
     assert first[0].tolist() == [[1.0, 1.0]]
 
 
+def test_values_are_rounded_as_in_a_graph_of_the_precision():
+    model, xs = (
+        models.LSTM(4, 8, rng=0),
+        [torch.linspace(-1, 1, 4 * n).reshape(n, 4) for n in (3, 5)],
+    )
+    found = [
+        x.detach().numpy()
+        for x in Batched(lambda graph, p, x: p(x), model, precision="bfloat16")(xs)
+    ]
+    with db.Graph(precision="bfloat16") as graph:
+        expected = graph.values([model(F.input(graph, x)) for x in xs])
+    for one, two in zip(found, expected, strict=True):
+        assert one.dtype == np.float32
+        np.testing.assert_array_equal(one, two)
+    with pytest.raises(ArgumentError, match="precision is 'float16'"):
+        Batched(lambda graph, p, x: p(x), model, precision="float16")(xs)
+    with pytest.raises(DtypeError, match="'weight' lies in 16 bits"):
+        short = models.Linear(2, 2)
+        short.weight.shorten()
+        Batched(lambda graph, p, x: p(x), short)
+
+
 def test_tensors_of_other_types_and_places_are_refused():
     with pytest.raises(DtypeError, match=r"torch.float64 beside torch.float32"):
         linear()([torch.ones(1, 2, dtype=torch.float64)])
