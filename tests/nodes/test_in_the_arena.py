@@ -85,6 +85,12 @@ def crf_loss(g):
     return F.crf(emissions, g.ids(g.width // 2), *parameters)
 
 
+def semi_crf(g):
+    tags = g.width // 4
+    parameters = g.parameter(tags, tags), g.parameter(tags), g.parameter(tags)
+    return F.semi_crf(g.x(), [(2, t % tags) for t in range(g.rows // 2)], 4, *parameters)
+
+
 def scanning(attend):
     """A scan whose steps attend to a memory of as many features."""
 
@@ -146,6 +152,8 @@ CASES = {
     "nll_loss": lambda g: F.nll_loss(F.log_softmax(g.x()), g.ids(g.width)),
     "pointer_loss": lambda g: F.pointer_loss(g.x(), g.x(), g.ids(g.rows)),
     "crf": crf_loss,
+    "ctc_loss": lambda g: F.ctc_loss(F.log_softmax(g.x()), [1, 2, 2, 3]),
+    "semi_crf": semi_crf,
     "viterbi": lambda g: F.viterbi(*chain(g)) * g.x(width=1),
     "attention": attending(),
     "attention, heads": attending(heads=4),
