@@ -33,7 +33,7 @@ GUESSES = 4
 """After this many plans a search goes on by bisection."""
 STEPS_PLANNED = 8_000
 """Before an error says what is the least, so many steps are planned at most, some 60 µs each."""
-STARTS = 8
+STARTS = 12
 """Of so many descents to what is the least."""
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
