@@ -39,6 +39,14 @@ assert resumed.resume() and resumed.fit(2).step == 4
 with db.Graph() as graph:
     F.sum(model(F.input(graph, np.ones((2, 3))))).backward()
     assert "lower bound" in graph.explain()
+pairs = models.Seq2Seq(9, 9, embed=4, hidden=4, rng=0)
+with db.Graph() as graph:
+    graph.backward(F.sum([pairs.loss(graph, [5, 6, 7][:n], [4, 5, 6]) for n in (1, 3)]))
+optim.Adam(pairs).step()
+train.save_checkpoint("pairs.safetensors", pairs)
+train.load_checkpoint("pairs.safetensors", pairs)
+best, = db.generate(pairs.eval(), [[5, 6]], max_new_tokens=3, num_beams=2)
+assert len(best[0].tokens) <= 3
 open("poem.txt", "w").write("ab ab\\n\\nab ba\\n" * 20)
 small = "--task language-model --epochs 1 --width 8 --layers 1 --heads 1 --quiet"
 assert main(["train", "poem.txt", *small.split()]) == 0

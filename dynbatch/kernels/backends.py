@@ -72,7 +72,7 @@ def _c() -> str:
         return f"off: {why}"
     if chosen is None:
         best = shipped.levels()[0]
-        return f"the wheel's, for {best}; cells run operator by operator: {library.NO_COMPILER}"
+        return f"the wheel's, for {best}; cells run operator by operator: {library.no_compiler()}"
     return f"compiled by {' '.join(chosen.command)}, kept in {cache.folder()}"
 
 

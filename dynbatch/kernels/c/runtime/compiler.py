@@ -27,6 +27,8 @@ FLAGS = (
 # More flags, for those who work on the kernels: a sanitizer's, or "-g".
 VARIABLE = "DYNBATCH_CFLAGS"
 SYSTEM = "#ifdef __x86_64__\n#include <immintrin.h>\n#endif\n"
+# Whether C is used: "0" for not at all, "wheel" for without a compiler.
+NATIVE = "DYNBATCH_NATIVE"
 # Seconds until a compiler that does not end is given up.
 PATIENCE = 120
 
@@ -85,7 +87,10 @@ class Compiler(NamedTuple):
 
 @cache
 def compiler() -> Compiler | None:
-    """The first of `$CC`, `cc`, `gcc`, `clang` and the package `ziglang`; None if there is none."""
+    """The first of `$CC`, `cc`, `gcc`, `clang` and the package `ziglang`; None if there is none, or
+    `DYNBATCH_NATIVE=wheel` keeps to what the wheel brings."""
+    if os.environ.get(NATIVE) == "wheel":
+        return None
     for command in _candidates():
         program = shutil.which(command[0])
         if program is None:

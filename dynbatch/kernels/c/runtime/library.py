@@ -17,17 +17,14 @@ from typing import NamedTuple
 from dynbatch.backend import DType
 from dynbatch.errors import BackendError
 from dynbatch.kernels.c.runtime import cache, shipped, source
-from dynbatch.kernels.c.runtime.compiler import Compiler, compiler, key_of
+from dynbatch.kernels.c.runtime.compiler import NATIVE, Compiler, compiler, key_of
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 from dynbatch.recent import free_at_fork
 
-VARIABLE = "DYNBATCH_NATIVE"
 # Sources in which a precompiled header, 0.7 s with GCC, is saved.
 WORTH_A_HEADER = 8
 SCALARS = {"f": "float", "d": "double"}
-
-NO_COMPILER = "there is no C compiler: install gcc or clang, or pip install 'dynbatch[compiler]'"
 
 _lock = free_at_fork(threading.Lock())
 
@@ -35,7 +32,7 @@ _lock = free_at_fork(threading.Lock())
 class NativeCode:
     """Whether C is used in this process, and why not."""
 
-    is_off = os.environ.get(VARIABLE, "") == "0"
+    is_off = os.environ.get(NATIVE, "") == "0"
     failure = ""
 
 
@@ -45,10 +42,17 @@ switch = NativeCode()
 def reason() -> str:
     """The reason that no C kernels run in this process, or "" if they do."""
     if switch.is_off:
-        return f"{VARIABLE}=0 turns them off"
+        return f"{NATIVE}=0 turns them off"
     if compiler() is None and not shipped.levels():
-        return NO_COMPILER
+        return no_compiler()
     return switch.failure
+
+
+def no_compiler() -> str:
+    """The reason that nothing is compiled, and the fix."""
+    if os.environ.get(NATIVE) == "wheel":
+        return f"{NATIVE}=wheel compiles nothing, and takes what a platform's wheel brings"
+    return "there is no C compiler: install gcc or clang, or pip install 'dynbatch[compiler]'"
 
 
 @contextmanager

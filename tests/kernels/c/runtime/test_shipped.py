@@ -71,6 +71,11 @@ def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(tmp_path,
     shipped.levels.cache_clear()
     monkeypatch.setattr(library, "compiler", lambda: None)
     assert "install gcc or clang" in library.reason()
+    monkeypatch.setenv("DYNBATCH_NATIVE", "wheel")
+    assert library.reason().startswith("DYNBATCH_NATIVE=wheel compiles nothing")
+    compiler.cache_clear()
+    assert compiler() is None
+    compiler.cache_clear()
     shipped.levels.cache_clear()
 
 
