@@ -16,7 +16,7 @@ from dynbatch.arguments import MOST_NAMES, refused, shown
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.cells.calls.forms import FormIds
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable
 from dynbatch.errors import GraphError
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.stream import RandomStreams, Sentences
@@ -33,7 +33,8 @@ class OwnedNodes:
     """The part of `Graph` that owns nodes and answers to nodes and cells.
 
     Attributes:
-        tables:   the calls of cells. totals:   sums of results of calls, by the nodes that are a
+        tables:   the calls of cells. origins: these, and other sources of what calls are given: see
+                  `table.CallGraph`. totals:   sums of results of calls, by the nodes that are a
                   part of each.
         form_ids: integers for the forms of what calls are given.
         programs: what scans of one kind share, and what blocks were traced to.
@@ -54,6 +55,8 @@ class OwnedNodes:
         self.uid = next(_uids)
         self.converted_bytes = 0
         self.tables: list[CallTable] = []
+        self.origins: list[Any] = []
+        self._numbers: dict[Any, int] = {}
         self.totals: dict[int, Any] = {}
         self.form_ids = FormIds()
         self.programs: dict[Any, Any] = {}
@@ -80,6 +83,8 @@ class OwnedNodes:
     @property
     def nodes(self) -> list[Node]:
         """All nodes in creation order."""
+        for table in self.tables:
+            table.make_calls()
         return self._nodes
 
     def add(self, node: Node) -> int:
@@ -153,6 +158,19 @@ class OwnedNodes:
         """Own the calls of a cell."""
         self._require_open(f"cell {table.cell.__name__!r}")
         self.tables.append(table)
+        table.nodes, table.number = self._nodes, self.number_of(table)
+
+    def number_of(self, origin: Any) -> int:
+        """The number of a table, or of a matrix whose rows calls are given; see `CallGraph`."""
+        number = self._numbers.setdefault(origin, len(self.origins))
+        if number == len(self.origins):
+            self.origins.append(origin)
+        return number
+
+    def value_at(self, number: int) -> Any:
+        """The call, or row of a matrix, with a number; see `CallGraph`."""
+        origin, row = self.origins[number >> ROW_BITS], number & ROW
+        return origin.call(row) if isinstance(origin, CallTable) else origin[row]
 
     def number_of_region(self) -> int:
         """An index for a node that runs calls: negative, since the graph does not own it."""
@@ -205,7 +223,7 @@ class OwnedNodes:
 
     def sentence(self, node: Node) -> int | None:
         """The sentence that a node belongs to, counted from 0: its part of the graph."""
-        return Sentences(self._nodes).of(node)
+        return Sentences(self.nodes).of(node)
 
     def _forget(self, node: Node, count: int) -> None:
         """Forget the nodes after the first `count`: `node` was made for a backward that failed."""
@@ -223,6 +241,8 @@ class OwnedNodes:
         for table in self.tables:
             table.close()
         self.tables.clear()
+        self.origins.clear()
+        self._numbers.clear()
         self.totals.clear()
         self.programs.clear()
         self.signatures.clear()

@@ -112,7 +112,7 @@ class Runs(OwnedNodes):
             self._kept[node.index] = node
             around = list(self._folds.around(node, self.tables))
             if around:
-                self._run_again(out_of_date(around, self._nodes))
+                self._run_again(out_of_date(around, self.nodes))
 
     def after_run(self, nodes: Sequence[Node], function: Callable[..., None]) -> None:
         """Call `function(*values)` once, after the first run that computes the nodes.
@@ -144,13 +144,13 @@ class Runs(OwnedNodes):
             why = f"{loss.label()} was computed before, and values stay: call backward first"
             nodes = self._ancestors(alone)
             return Request(
-                lambda count: [PartNodes(nodes)], loss, kept, limit, ends, self._nodes,
+                lambda count: [PartNodes(nodes)], loss, kept, limit, ends, lambda: self.nodes,
                 lambda: (1, why, 0),
             )  # fmt: skip
 
         @cache
         def micro_batches() -> MicroBatches:
-            return MicroBatches(self._nodes, loss, alone)
+            return MicroBatches(self.nodes, loss, alone)
 
         def parts(count: int) -> Iterator[PartNodes]:
             for targets, others in micro_batches().parts(count) if count > 1 else ():
@@ -161,7 +161,7 @@ class Runs(OwnedNodes):
         def most_parts() -> tuple[int, str, int]:
             return len(micro_batches()), micro_batches().reason, micro_batches().largest
 
-        return Request(parts, loss, kept, limit, ends, self._nodes, most_parts)
+        return Request(parts, loss, kept, limit, ends, lambda: self.nodes, most_parts)
 
     def _differentiate(self, start: Node, outputs: Sequence[Node], request: Request) -> None:
         self._backwards.append((len(self._executor.steps), start.index))

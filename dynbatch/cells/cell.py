@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
+
+from numpy.typing import ArrayLike
 
 from dynbatch.cells.calls.calls import Calls
 from dynbatch.cells.calls.forms import Returned
+from dynbatch.cells.calls.together import children_of, together
 from dynbatch.cells.scan.arguments import ScanForm, with_right_init
 from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
@@ -68,6 +71,78 @@ class Cell(Generic[Returned]):
         """
         make = self._calls.inlined if is_plain.get() else self._calls.make
         return make(arguments)  # type: ignore[no-any-return]  # what reads and unpacks as it does
+
+    def each(self, *arguments: object) -> Sequence[Returned]:
+        """A call for each row of matrices: `[cell(x, p) for x in xs]`, for all rows at once.
+
+        The calls enter the graph as a few lists, however many they are: they are those of the
+        loop, in its order, and become nodes as they are read from the result.
+
+        Args:
+            arguments: what a call takes. Of matrices (T, D), and of what `each` or `tree`
+                returned for T calls, call t is given number t; all else is given to every call.
+
+        Returns:
+            what the T calls return, as a sequence. `db.stack` makes rows of it.
+
+        Raises:
+            ShapeError: there is nothing to take rows of, or the numbers of rows differ.
+            As a call besides.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> @db.cell
+            ... def scaled(x, factor):
+            ...     return x * factor
+            >>> with db.Graph() as graph:
+            ...     xs, factor = F.input(graph, [[1.0], [2.0]]), F.input(graph, [3.0])
+            ...     db.stack(scaled.each(xs, factor)).value.tolist()
+            [[3.0], [6.0]]
+        """
+        return self._together(f"{self.__name__}.each", arguments)
+
+    def tree(
+        self, states: Sequence[Returned], children: ArrayLike, *arguments: object
+    ) -> Sequence[Returned]:
+        """A call for each inner node of a tree, bottom-up, as one entry in the graph, as `each`.
+
+            state[T + k] = cell(state[children[k, 0]], …, state[children[k, N - 1]], *arguments)
+
+        Args:
+            states:    the states of T leaves: what `each` returned, or a list.
+            children:  (K, N) integers, the children of each inner node: leaves are numbers
+                0 … T - 1, inner node k is number T + k, and its children have smaller numbers. A
+                state may be read any number of times, or never.
+            arguments: what a call takes besides, as in `each`: matrices have K rows.
+
+        Returns:
+            the T + K states, as a sequence.
+
+        Raises:
+            ShapeError: `children` is not (K, N) integers, or a number is not of an earlier state;
+                the numbers of rows differ.
+            As a call besides.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> @db.cell
+            ... def pair(left, right):
+            ...     return F.tanh(left - right)
+            >>> with db.Graph() as graph:
+            ...     leaves = [F.input(graph, [x]) for x in (0.0, 1.0, 2.0)]
+            ...     root = pair.tree(leaves, [(1, 2), (0, 3)])[-1]  # (0 (1 2))
+            ...     root.value.round(3).tolist()
+            [0.642]
+        """
+        what = f"{self.__name__}.tree"
+        joined = children_of(what, children, len(states))
+        return self._together(what, arguments, states, joined) if joined.heights else states
+
+    def _together(self, *calls: Any) -> Sequence[Returned]:
+        """See `together`; with plain arithmetic, calls are made one by one."""
+        return together(self, {} if is_plain.get() else self._calls.tables, *calls)
 
     def compiled(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object

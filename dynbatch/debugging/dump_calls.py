@@ -13,7 +13,7 @@ from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.compiled_step import StepTrace
 from dynbatch.cells.calls.forms import MatrixForm
-from dynbatch.cells.calls.results import SumArgument
+from dynbatch.cells.calls.results import Results, SumArgument
 from dynbatch.cells.calls.stack import StackCalls, Stacked
 from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.traced import Way
@@ -63,8 +63,12 @@ class CallWriter:
     def node(self, node: Node) -> Document | None:
         """The document of a call, or of a node that is made from calls; None for other nodes."""
         if isinstance(node, Call):
-            arguments = [_given(column[node.row]) for column in node.origin.columns]
-            return {"table": self._numbers[node.origin], "given": arguments}
+            table = node.origin
+            arguments = [table.arguments(k, [node.row]) for k in range(len(table.columns))]
+            return {
+                "table": self._numbers[table],
+                "given": [_given(argument) for (argument,) in arguments],
+            }
         if isinstance(node, ResultPart):
             return {"output": [node.call.index, node.first]}
         if isinstance(node, Row):
@@ -142,7 +146,7 @@ class CallReader:
             return row_of(self._all_nodes[origin], row)
         if "stack" in document:
             results = [self._given(result) for result in document["stack"]]
-            return StackCalls(Stacked.of(results), document["leaf"])
+            return StackCalls(Stacked.of(Results.of(results)), document["leaf"])
         return None
 
     def _call(self, table: CallTable, arguments: Sequence[Document]) -> Node:

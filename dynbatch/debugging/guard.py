@@ -8,7 +8,7 @@ not was made by the node named, or was given: an array of `F.input`, or a parame
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -37,6 +37,11 @@ class PlacedNodes(list[Node]):
     def append(self, node: Node) -> None:
         self._places[len(self)] = caller()
         super().append(node)
+
+    def extend(self, nodes: Iterable[Node]) -> None:
+        start = len(self)
+        super().extend(nodes)
+        self._places.update(dict.fromkeys(range(start, len(self)), caller()))
 
 
 class Guard(Observer):

@@ -121,7 +121,7 @@ class InlinedRegion:
             for origin, row, leaf in terms:
                 node, start = origin, row * x.width
                 if isinstance(origin, CallTable):
-                    node = origin.calls[row]
+                    node = origin.call(row)
                     start = sum([width or 1 for width in origin.widths[:leaf]])
                     if node not in members:  # a region ran it before
                         node, results = origin.run(row)
@@ -259,9 +259,10 @@ Origin = tuple[Any, int, int]
 def _leaves(call: ValueHandle) -> Iterator[tuple[list[Origin], bool]]:
     table = call.origin
     matrices = iter(table.matrices)
-    for column, count in zip(table.columns, table.forms, strict=True):
+    for column, count in enumerate(table.forms):
+        (argument,) = table.arguments(column, [call.row])
         for leaf in range(count):
-            yield list(_origins(column[call.row], leaf)), next(matrices)
+            yield list(_origins(argument, leaf)), next(matrices)
 
 
 def _origins(argument: Any, leaf: int) -> Iterator[Origin]:

@@ -18,7 +18,7 @@ def region_node(step: StepRun) -> RegionNode:
 def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
     """The calls of a region in order of creation: group, row in the group's order, and the call."""
     calls = [
-        (number, row, group.table.calls[table_row])
+        (number, row, group.table.call(table_row))
         for number, group in enumerate(region.groups)
         for row, table_row in enumerate(group.rows.tolist())
     ]

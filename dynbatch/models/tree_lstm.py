@@ -123,9 +123,7 @@ class BinaryTreeLSTM(Module):
             ShapeError: the pairs are not those of one tree: see `models.trees`.
         """
         joined = checked_pairs("BinaryTreeLSTM", xs, pairs)
-        states = [self.leaf(xs[t]) for t in range(xs.rows)]
-        for left, right in joined:
-            states.append(self.compose(states[left], states[right]))
+        states = binary_compose.tree(binary_leaf.each(xs, self), joined, self)
         hs, _ = stack(states)
         return hs, states[-1][0]
 

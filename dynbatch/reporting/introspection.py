@@ -60,6 +60,12 @@ class Introspection:
     _summary: GraphSummary
     _graphs_before: tuple[GraphSummary, ...]
     converted_bytes: int
+
+    if TYPE_CHECKING:
+
+        @property
+        def nodes(self) -> list[Node]: ...
+
     _require_open: Callable[[str], None]
 
     @property
@@ -221,7 +227,7 @@ backward=Flops(products=120, elementwise=15))
               n0 -> n1;
         """
         self._require_open("to_dot")
-        nodes = self._nodes if sentence is None else sentence_nodes(self._nodes, sentence)
+        nodes = self.nodes if sentence is None else sentence_nodes(self.nodes, sentence)
         title = repr(self) if sentence is None else f"sentence {sentence}"
         return dot(nodes, step_numbers(self._executor.steps), title)
 
@@ -240,7 +246,7 @@ backward=Flops(products=120, elementwise=15))
         self._require_open("dump")
         writer = Writer(self.tables)
         runs = runs_of(self._executor.plans, self._executor.steps, self._backwards)
-        with unrolled(self._nodes) as (nodes, places, folded):
+        with unrolled(self.nodes) as (nodes, places, folded):
             named: dict[int, str] = {}  # by place: results of a block may be one node there
             for index, name in self.names.items():
                 named.setdefault(places[index], name)
@@ -279,7 +285,7 @@ backward=Flops(products=120, elementwise=15))
         else 0, as nobody asks."""
         if 2 * len(self._kept) < len(self._nodes) or not self._kept:
             return 0
-        read = {source.index for node in self._nodes for source in node.inputs}
+        read = {source.index for node in self.nodes for source in node.inputs}
         return len(read.intersection(self._kept))
 
     def _observed(self) -> Observed:

@@ -34,7 +34,7 @@ class Request:
         kept:  their values and gradients outlive the run.
         limit: bytes of all arenas, or None.
         ends:  what the loss is made of; see `require_gradients`.
-        graph_nodes: all of the graph, needed or not.
+        graph_nodes: makes a list of all of the graph, needed or not.
         micro_batches: how many there can be, why not more, and which sentence is the largest, for
             errors; asked for only where it matters.
         staying: of a run that no backward follows, further nodes whose values outlive it; those of
@@ -46,7 +46,7 @@ class Request:
     kept: Sequence[Node] = ()
     limit: int | None = None
     ends: Sequence[Node] = ()
-    graph_nodes: Sequence[Node] = ()
+    graph_nodes: Callable[[], Sequence[Node]] = tuple
     micro_batches: Callable[[], tuple[int, str, int]] = lambda: (1, "", 0)
     staying: Sequence[Node] = ()
 
@@ -277,7 +277,7 @@ def require_gradients(request: Request, graph: StepGraph) -> None:
     reaches_one = any([step.parameters or graph.needs_gradient(step) for step in makers])
     if reaches_one and _leads_to_gradient(request):
         return
-    read = {p.uid: p for node in request.graph_nodes for p in node.all_parameters()}
+    read = {p.uid: p for node in request.graph_nodes() for p in node.all_parameters()}
     why = ""
     if all([parameter.frozen for parameter in read.values()]):
         why = "; every parameter that the graph reads is frozen"

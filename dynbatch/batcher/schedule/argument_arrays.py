@@ -13,7 +13,15 @@ from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.call import ResultPart, TuplePart
 from dynbatch.cells.calls.results import SumArgument
-from dynbatch.cells.calls.table import NOT_RUN, CallTable
+from dynbatch.cells.calls.table import (
+    NOT_RUN,
+    ROW,
+    ROW_BITS,
+    CallGraph,
+    CallTable,
+    first_uses,
+    number_of,
+)
 from dynbatch.nodes.node import Node
 
 Origin = CallTable | Node | None
@@ -31,30 +39,37 @@ class Entries:
         counts:  (N,) entries of each call; None for one each.
 
     Args:
-        types: of the arguments.
+        arguments: what calls were given, or numbers of it: see `CallGraph`.
+        types:     of the arguments.
     """
 
     __slots__ = ("code", "counts", "first", "origins", "row")
 
-    def __init__(self, arguments: Sequence[Any], types: set[type]) -> None:
+    def __init__(self, arguments: Sequence[Any], types: set[type], graph: CallGraph) -> None:
         self.counts: Array | None = None
         if SumArgument in types:
             members = [x.members if type(x) is SumArgument else (x,) for x in arguments]
             self.counts = np.array([len(terms) for terms in members])
             arguments = [x for terms in members for x in terms]
-        origins = [x.origin for x in arguments]
-        self.origins: list[Origin] = list(dict.fromkeys(origins))
         count = len(arguments)
-        if len(self.origins) == 1:
-            self.code = np.zeros(count, np.int64)
+        if int in types:
+            numbers = [x if type(x) is int else number_of(x, graph) for x in arguments]
+            values = np.fromiter(numbers, np.int64, count)
+            codes, self.row = values >> ROW_BITS, values & ROW
+            used = first_uses(codes)
+            self.origins: list[Origin] = [graph.origins[code] for code in used]
+            places = np.zeros(len(graph.origins), np.int64)
+            places[used] = range(len(used))
+            self.code = places[codes]
         else:
+            origins = [x.origin for x in arguments]
+            self.origins = list(dict.fromkeys(origins))
             number = {origin: k for k, origin in enumerate(self.origins)}
             self.code = np.fromiter(map(number.__getitem__, origins), np.int64, count)
-        self.row = np.fromiter([x.row for x in arguments], np.int64, count)
-        if types.isdisjoint((ResultPart, TuplePart, SumArgument)):
-            self.first = np.zeros(count, np.int64)
-        else:
-            self.first = np.fromiter([x.first for x in arguments], np.int64, count)
+            self.row = np.fromiter([x.row for x in arguments], np.int64, count)
+        self.first = np.zeros(count, np.int64)
+        if not types.isdisjoint((ResultPart, TuplePart, SumArgument)):
+            self.first[:] = [0 if type(x) is int else x.first for x in arguments]
 
     def call_of(self, count: int) -> Array:
         """(M,) the number of each entry's call."""
@@ -72,15 +87,17 @@ class Entries:
         self.origins = [self.origins[k] for k in used]
 
 
-def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, int]]:
+def read_column(
+    given: Sequence[Any], num_leaves: int, graph: CallGraph
+) -> list[tuple[Entries, int]]:
     types = set(map(type, given))
     if TupleArgument not in types:
-        entries = Entries(given, types)
+        entries = Entries(given, types, graph)
         return [(entries, leaf) for leaf in range(num_leaves)]
     leaves = []
     for leaf in range(num_leaves):
         parts = [x.members[leaf] if type(x) is TupleArgument else x for x in given]
-        entries = Entries(parts, set(map(type, parts)))
+        entries = Entries(parts, set(map(type, parts)), graph)
         shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + np.repeat(shifts, counts)
@@ -107,7 +124,7 @@ class Pending:
         picked = rows.tolist()
         for column, num_leaves in zip(table.columns, table.forms, strict=True):
             of_rows = column if whole else [column[row] for row in picked]
-            leaves += read_column(of_rows, num_leaves)
+            leaves += read_column(of_rows, num_leaves, table.graph)
         self.columns = list(dict.fromkeys([entries for entries, _ in leaves]))
         marked = list(zip(leaves, table.matrices, strict=True))
         self.memories = [entries for (entries, _), is_matrix in marked if is_matrix]

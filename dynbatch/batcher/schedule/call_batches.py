@@ -92,7 +92,7 @@ def _by_policy(
 ) -> None:
     """Schedule some tables' calls as nodes of a structure, in order of creation."""
     starts = np.cumsum([0, *[pending[k].rows.size for k in part]])
-    calls = [pending[k].table.calls[row] for k in part for row in pending[k].rows.tolist()]
+    calls = [pending[k].table.call(row) for k in part for row in pending[k].rows.tolist()]
     # Policies see nodes in order of creation, so calls of all tables are merged by their index.
     by_creation = np.argsort([call.index for call in calls])
     position = np.empty(len(calls), np.int64)

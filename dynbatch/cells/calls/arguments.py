@@ -68,7 +68,7 @@ def calls_given(table: CallTable, value: object) -> list[ValueHandle]:
         if argument is value
         or (type(argument) is TupleArgument and any([part is value for part in argument.members]))
     }
-    return [table.calls[row] for row in sorted(rows)]
+    return [table.call(row) for row in sorted(rows)]
 
 
 def is_value(argument: object) -> bool:

@@ -114,7 +114,7 @@ class Calls:
     def __init__(self, cell: CalledCell) -> None:
         self._cell = cell
         self._roles = Roles(cell.function, cell.__name__)
-        self._tables: dict[tuple[int, ...], CallTable] = {}
+        self.tables: dict[tuple[int, ...], CallTable] = {}
         self._traces: Traced[StepTrace] = Traced(CACHED_TRACES, cell.function)
         # Arguments that hold matrices, as tables record them, by the identity of what was given.
         self._known: dict[int, Any] = {}
@@ -135,7 +135,7 @@ class Calls:
         key = tuple(form_ids if at is None else [*form_ids[:at], id(params), *form_ids[at:]])
         if (self, key) in graph.inlined:
             return self._inline(arguments, at, graph)
-        table = self._tables.get(key)
+        table = self.tables.get(key)
         if table is None:
             forms = [form_given(value) for value in values]
             trace = self._trace(forms, at, params, graph, bool(matrices))
@@ -145,7 +145,8 @@ class Calls:
                     self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
                 graph.inlined[self, key] = params
                 return result
-            table = self._tables[key] = self._table(trace, forms, graph)
+            table = self.tables[key] = self._table(trace, forms, graph)
+            table.params_at = at
             table.held.append((key, params))
         for k in matrices:
             value_id = id(values[k])
@@ -157,7 +158,7 @@ class Calls:
         if arity not in self._makers:
             latest: list[tuple[Any, ...]] = []
             made_with = maker(*arity)
-            make = made_with(self._tables, self._known, latest, self.make_slowly, Call)
+            make = made_with(self.tables, self._known, latest, self.make_slowly, Call)
             self._latest.append(latest)
             self._makers[arity] = make
         make = self.make = self._makers[arity]  # tried first next time
@@ -179,7 +180,7 @@ class Calls:
 
     def _forget(self, table: CallTable) -> None:
         for key, _ in table.held:
-            self._tables.pop(key, None)
+            self.tables.pop(key, None)
         for value_id in table.known:
             self._known.pop(value_id, None)
         for latest in self._latest:

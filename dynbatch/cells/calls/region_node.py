@@ -86,7 +86,7 @@ class RegionNode(Operation):
         for number, step in enumerate(self.region.batches):
             group = self.region.groups[step.group]
             for row in group.rows[step.first : step.end].tolist():
-                yield group.table.calls[row], number
+                yield group.table.call(row), number
 
     def batch_sizes(self) -> list[tuple[str, int]]:
         """The cell and the number of calls of each batch, in order."""

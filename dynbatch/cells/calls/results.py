@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeGuard
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm, Returned, leaves
-from dynbatch.cells.calls.table import Several
+from dynbatch.cells.calls.table import ROW_BITS, CallGraph, CallTable, Several
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reductions.reduce import sum as sum_of
@@ -18,6 +18,71 @@ Result: TypeAlias = Call | ResultPart | TuplePart
 """The result of a call, or a part of one."""
 
 _RESULT_TYPES = frozenset((Call, ResultPart, TuplePart))
+
+
+class Results(Sequence[Any]):
+    """Results of calls, as a list of calls to whoever reads it; or the rows of a matrix.
+
+    Attributes:
+        values:  of each its number (see `table.CallGraph`), or itself where it is a part of a call.
+        ready:   the first phase whose calls may read all of them.
+        form_id: of each.
+        tables:  those of their calls.
+    """
+
+    __slots__ = ("form_id", "graph", "ready", "tables", "values")
+
+    def __init__(
+        self,
+        graph: CallGraph,
+        values: Sequence[Any],
+        ready: int,
+        form_id: int,
+        tables: tuple[CallTable, ...],
+    ) -> None:
+        self.graph = graph
+        self.values = values
+        self.ready = ready
+        self.form_id = form_id
+        self.tables = tables
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Results:
+        """The results in a list of at least one."""
+        values = [x.origin.number << ROW_BITS | x.row if type(x) is Call else x for x in results]
+        ready, first = max([result.ready for result in results]), results[0]
+        tables = dict.fromkeys([result.origin for result in results])
+        return cls(first.origin.graph, values, ready, first.form_id, tuple(tables))
+
+    @classmethod
+    def of_matrix(cls, matrix: Any) -> Results:
+        """The rows of a matrix; those of a traced one are nodes."""
+        graph = matrix.graph
+        if graph.is_trace:
+            return cls(graph, [matrix[k] for k in range(matrix.rows)], 0, NO_FORM, ())
+        first = graph.number_of(matrix) << ROW_BITS
+        rows, form_id = range(first, first + matrix.rows), graph.form_ids[matrix.width]
+        return cls(graph, rows, matrix.phase + 1, form_id, ())
+
+    @property
+    def are_of_matrix(self) -> bool:
+        return type(self.values) is range
+
+    @property
+    def form(self) -> ResultForm:
+        return self[0].form  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self[k] for k in range(len(self))[key]]
+        value = self.values[key]
+        return self.graph.value_at(value) if type(value) is int else value
+
+    def __repr__(self) -> str:
+        return f"{len(self)} results"
 
 
 class SumArgument(Several):

@@ -14,13 +14,13 @@ from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import Returned, build, leaves
 from dynbatch.cells.calls.region import Earlier, by_run_and_value
 from dynbatch.cells.calls.results import (
-    Result,
+    Results,
     are_results,
     by_part,
     common_form,
     structure_of,
 )
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, first_uses
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
@@ -41,30 +41,25 @@ class Stacked(NamedTuple):
     once more takes several times as long.
 
     Attributes:
-        origins, rows: of each, the table of its call, and the call's row there.
+        calls:  the number of each one's call; see `table.CallGraph`.
         firsts: of each, the first of the call's values that it is; None where each is a call.
-        tables: the distinct ones, in order of first use.
-        phase:  the first in which all of them are there.
         by_table: what `rows_by_table` gave last for nodes of which this one's came first, with the
             indices of these: they are asked for when a run is planned, and when it runs.
     """
 
-    results: Sequence[Result]
-    origins: list[CallTable]
-    rows: list[int]
+    results: Results
+    calls: Sequence[int]
     firsts: list[int] | None
-    tables: list[CallTable]
-    phase: int
     by_table: list[tuple[list[int], dict[CallTable, tuple[Array, Array]]]]
 
     @classmethod
-    def of(cls, results: Sequence[Result]) -> Stacked:
-        origins = [result.origin for result in results]
-        are_calls = {*map(type, results)} == {Call}
-        firsts = None if are_calls else [result.first for result in results]
-        rows = [result.row for result in results]
-        phase = max([result.ready for result in results])
-        return cls(results, origins, rows, firsts, list(dict.fromkeys(origins)), phase, [])
+    def of(cls, results: Results) -> Stacked:
+        values: Sequence[Any] = results.values
+        if {*map(type, values)} == {int}:
+            return cls(results, values, None, [])
+        parts = results[:]
+        calls = [part.origin.number << ROW_BITS | part.row for part in parts]
+        return cls(results, calls, [part.first for part in parts], [])
 
 
 class StackCalls(Operation):
@@ -80,9 +75,9 @@ class StackCalls(Operation):
     leaf: int
 
     def __init__(self, stacked: Stacked, leaf: int) -> None:
-        results, first = stacked.results, stacked.results[0]
-        width = first.origin.widths[first.first + leaf]
-        self.graph = graph = first.origin.graph
+        results, first = stacked.results, stacked.firsts[0] if stacked.firsts else 0
+        self.graph = graph = results.graph
+        width = graph.origins[stacked.calls[0] >> ROW_BITS].widths[first + leaf]
         self.stacked = stacked
         self.leaf = leaf
         self.ndim = 2 if width else 1
@@ -90,7 +85,7 @@ class StackCalls(Operation):
         self.width = width or len(results)
         self.ragged = ROWS if width else ROWS | WIDTH
         self.sig = intern_signature((StackCalls, width))
-        self.phase = stacked.phase
+        self.phase = results.ready
         self._block = None
         self.index = graph.add(self)
 
@@ -99,7 +94,7 @@ class StackCalls(Operation):
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
     @property
-    def results(self) -> Sequence[Result]:
+    def results(self) -> Results:
         return self.stacked.results
 
     def producers(self) -> Sequence[Node]:
@@ -141,15 +136,12 @@ def rows_by_table(nodes: Sequence[StackCalls]) -> dict[CallTable, tuple[Array, A
         if known == indices:
             return by_table
     each = [node.stacked for node in nodes]
-    tables = dict.fromkeys(chain.from_iterable([stacked.tables for stacked in each]))
-    number = {table: k for k, table in enumerate(tables)}
-    codes = map(number.__getitem__, chain.from_iterable([stacked.origins for stacked in each]))
-    code = np.fromiter(codes, np.int64)
-    rows = np.fromiter(chain.from_iterable([stacked.rows for stacked in each]), np.int64, code.size)
-    terms = [np.flatnonzero(code == k) for k in range(len(tables))]
-    by_table = {
-        table: (of_table, rows[of_table]) for table, of_table in zip(tables, terms, strict=True)
-    }
+    calls = np.fromiter(chain.from_iterable([stacked.calls for stacked in each]), np.int64)
+    codes, rows = calls >> ROW_BITS, calls & ROW
+    by_table = {}
+    for code in first_uses(codes):
+        terms = np.flatnonzero(codes == code)
+        by_table[nodes[0].results.graph.origins[code]] = (terms, rows[terms])
     if nodes:
         each[0].by_table[:] = [(indices, by_table)]
     return by_table
@@ -157,7 +149,7 @@ def rows_by_table(nodes: Sequence[StackCalls]) -> dict[CallTable, tuple[Array, A
 
 def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
     """The regions that have run what the nodes stack."""
-    tables = dict.fromkeys(chain.from_iterable([node.stacked.tables for node in nodes]))
+    tables = dict.fromkeys(chain.from_iterable([node.results.tables for node in nodes]))
     if all([len(table.runs) == 1 for table in tables]):
         return list(dict.fromkeys([table.runs[0].node for table in tables]))
     homes = {
@@ -172,10 +164,10 @@ def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
 def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     """Places of a batch's rows: arrays, and which row of which array each is."""
     each = [node.stacked for node in nodes]
-    counts = [len(stacked.rows) for stacked in each]
+    counts = [len(stacked.calls) for stacked in each]
     first = np.repeat([node.leaf for node in nodes], counts)
     if any([stacked.firsts is not None for stacked in each]):
-        shifts = [stacked.firsts or [0] * len(stacked.rows) for stacked in each]
+        shifts = [stacked.firsts or [0] * len(stacked.calls) for stacked in each]
         first = first + np.array([shift for of_node in shifts for shift in of_node])
     source = {home: k for k, home in enumerate(_homes(nodes))}
     spaces: list[Earlier] = []
@@ -219,7 +211,9 @@ def stack(results: Sequence[Returned], like: object = None) -> Returned:
         ([[2.0], [6.0]], [[1.0], [9.0]])
     """
     fix = "give what the calls returned, db.stack([h1, h2])"
-    rows: Any = listed("stack", "results", results, fix)
+    rows: Any = (
+        results if isinstance(results, Results) else listed("stack", "results", results, fix)
+    )
     if not rows and like is not None:
         return by_part(_no_rows, [structure_of(like)])  # type: ignore[no-any-return]
     if not rows:
@@ -228,11 +222,11 @@ def stack(results: Sequence[Returned], like: object = None) -> Returned:
             "  rule: the width of an empty stack is unknown, unless `like` gives an example\n"
             "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
         )
-    if not are_results(rows):
+    if not (isinstance(rows, Results) or are_results(rows)):
         parts = [structure_of(result) for result in rows]
         return by_part(stack_nodes, parts)  # type: ignore[no-any-return]
-    form = common_form("stack", rows)
-    stacked = Stacked.of(rows)
+    form = rows.form if isinstance(rows, Results) else common_form("stack", rows)
+    stacked = Stacked.of(rows if isinstance(rows, Results) else Results.of(rows))
     nodes = [StackCalls(stacked, leaf) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))  # type: ignore[return-value]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -35,10 +36,26 @@ class CalledCell(Protocol):
     def function(self) -> CellFunction: ...
 
 
+ROW_BITS = 32
+ROW = (1 << ROW_BITS) - 1
+"""The bits of a value's number that tell its row, and how many these are."""
+
+
+def first_uses(numbers: Array) -> list[int]:
+    """The distinct ones of some small numbers, in order of their first use."""
+    distinct, first = np.unique(numbers, return_index=True)
+    return distinct[np.argsort(first)].tolist()  # type: ignore[no-any-return]
+
+
 class CallGraph(Owner, Protocol):
-    """The part of a graph that only calls use."""
+    """The part of a graph that only calls use.
+
+    A value is told by a number, `number << ROW_BITS | row`, if it is the call in a row of a table,
+    or a row of a matrix. Tables and such matrices are the `origins`, by number.
+    """
 
     tables: list[CallTable]
+    origins: list[Any]
     device: Device
     totals: dict[int, Any]
     inlined: dict[Any, object]  # calls that are not nodes of their own, and their parameters
@@ -50,6 +67,10 @@ class CallGraph(Owner, Protocol):
     def nodes(self) -> list[Node]: ...
 
     def add_table(self, table: CallTable) -> None: ...
+
+    def number_of(self, origin: Any) -> int: ...
+
+    def value_at(self, number: int) -> Any: ...
 
 
 class ResultRows(NamedTuple):
@@ -74,6 +95,11 @@ class ResultRows(NamedTuple):
         """(calls, ·) value number `leaf` of each call, or its gradient."""
         first = self.step.columns[leaf]
         return self.of(flat)[:, first : first + self.step.program.exports[leaf].width]
+
+
+def number_of(value: Any, graph: CallGraph) -> int:
+    """The number of a call, of a row, or of an argument that is one; a number itself."""
+    return value if type(value) is int else graph.number_of(value.origin) << ROW_BITS | value.row
 
 
 class CallRun(NamedTuple):
@@ -161,11 +187,13 @@ class CallTable:
 
     Attributes:
         forms:   leaves of each argument of the cell; `matrices`: which of all leaves are matrices.
-        columns: for each argument, what each call was given.
+        columns: for each argument, what each call was given: a number (see `CallGraph`) where many
+                 calls were made together. params_at: the argument without a column, if any.
         calls:   the calls; a call's row is its place here. `phases` and `depths`: of each, `ready`
                  and `depth`, once more: when a run is planned, the calls have left the cache.
+        is_late: whether some of the calls may not be nodes yet: see `together.LateCalls`.
         leaf_form_ids, parts: integers of the leaves' forms; where the parts of the tuple are.
-        nodes:   all of the graph.
+        nodes, number: all of the graph; its number there: see `CallGraph`.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
         ready, depth: phase of each call (see `ValueHandle`), and how many calls of this
                  table it waits for, one after the other; as far as `update` has been called.
@@ -193,11 +221,14 @@ class CallTable:
         self.leaf_form_ids = [graph.form_ids[width] for width in self.widths]
         form = trace.form
         self.parts = part_slots(form, 0, graph.form_ids) if isinstance(form, tuple) else []
-        self.nodes: list[Node] = graph.nodes
+        self.nodes: list[Any] = []  # these are the graph's
+        self.number = -1
         self.forms = [len(leaves(form)) for form in forms]
         self.matrices = [isinstance(leaf, MatrixForm) for form in forms for leaf in leaves(form)]
         self.columns: list[list[Any]] = [[] for _ in forms]
-        self.calls: list[ValueHandle] = []
+        self.params_at: int | None = None
+        self.calls: list[Any] = []
+        self.is_late = False
         self.phases: list[int] = []
         self.depths: list[int] = []
         self.hoisted = HoistedNodes(trace, graph)
@@ -235,7 +266,7 @@ class CallTable:
 
     def waiting(self) -> list[ValueHandle]:
         self.update()
-        return [self.calls[row] for row in np.flatnonzero(self.run_of == NOT_RUN)]
+        return [self.call(row) for row in np.flatnonzero(self.run_of == NOT_RUN).tolist()]
 
     def waiting_by_phase(self) -> Iterator[tuple[int, Array]]:
         """The rows of the calls that have not run, phase by phase, as far as `update` went."""
@@ -265,8 +296,29 @@ class CallTable:
         self.position[rows] = np.arange(rows.size)
         self.runs.append(run)
 
+    def call(self, row: int) -> ValueHandle:
+        """The call in a row, which is a node from now on."""
+        call = self.calls[row]
+        return call if isinstance(call, ValueHandle) else call.make(row)
+
+    def make_calls(self) -> None:
+        """Make all calls nodes, each with arguments of its own."""
+        if self.is_late:
+            for column in range(len(self.columns)):
+                self.columns[column][:] = self.arguments(column, range(len(self.calls)))
+            self.is_late = False
+
+    def arguments(self, column: int, rows: Sequence[int]) -> list[Any]:
+        """One argument of the calls in some rows, as nodes or as what a call was given."""
+        for row in rows if self.is_late else ():
+            self.call(row)  # which takes nodes of its own for rows of matrices
+        values, graph = self.columns[column], self.graph
+        chosen = [values[row] for row in rows]
+        return [graph.value_at(x) if type(x) is int else x for x in chosen]
+
     def inputs_of(self, row: int) -> tuple[Node, ...]:
-        return tuple(nodes_among([column[row] for column in self.columns]))
+        arguments = [self.arguments(column, [row]) for column in range(len(self.columns))]
+        return tuple(nodes_among(chain.from_iterable(arguments)))
 
     def compiled(self, tokens: frozenset[int]) -> CompiledStep:
         step = self.trace.compiled.get(tokens)

@@ -79,13 +79,19 @@ def row_of(x: Node, row: int) -> Node:
     graph = x.graph
     if graph.is_trace:
         return Slice(x, tokens=row, features=None)
+    node = light_row(x, row)
+    node.index = graph.add_light(node)
+    return node
+
+
+def light_row(x: Node, row: int) -> Row:
+    """Row number `row`, which has no index yet."""
     node = new_row(Row)
     node.origin = node.source = x
     node.row = node.token = row
-    node.form_id = graph.form_ids[x.width]
+    node.form_id = x.graph.form_ids[x.width]
     node.ready = x.phase + 1
     node._block = None
-    node.index = graph.add_light(node)
     return node
 
 

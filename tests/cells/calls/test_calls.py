@@ -139,6 +139,22 @@ def binary(p, xs, rng, function):
     return states
 
 
+def grown(p, xs, rng, function):
+    """States of the trees of `binary`, some or all of whose calls are made together: `WAYS`."""
+    if function:
+        return binary(p, xs, rng, function)
+    pairs = random_pairs(rng, xs.rows)
+    way = WAYS[xs.rows % len(WAYS)]
+    words = [leaf(xs[k], p) for k in range(xs.rows)] if "words" in way else leaf.each(xs, p)
+    states = compose.tree(words, pairs[: len(pairs) // 2] if "half" in way else pairs, p)
+    for left, right in pairs[len(states) - xs.rows :]:
+        states = [*states, compose(states[left], states[right], p)]
+    return states
+
+
+WAYS = ["all", "words by hand", "half of the pairs", "words by hand, and half of the pairs"]
+
+
 def branching(p, xs, rng, function):
     """States of a random tree of any branching, the root last; child-sum."""
     edge, node = (remember.function, child_sum.function) if function else (remember, child_sum)
@@ -174,7 +190,7 @@ def trees(make, function=False, stacked=True, lengths=(4, 1, 7, 2), **graph_opti
 
 @pytest.mark.parametrize("stacked", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("make", [binary, branching])
+@pytest.mark.parametrize("make", [binary, branching, grown])
 def test_trees_equal_their_functions_under_every_policy(make, policy, stacked):
     expected, _ = trees(make, function=True)
     with poisoned_memory():
@@ -204,6 +220,101 @@ def test_rows_of_a_sentence_are_read_where_they_lie():
         assert h.value.shape == (3, H)
         assert graph.statistics.copied_bytes == 0
         assert graph.statistics.nodes == 2 + 3 + 1  # the input and a bias; calls; one stack
+
+
+# Calls made together ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["by_bound", "one_by_one"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_calls_made_together_are_those_of_a_loop_bit_for_bit(monkeypatch, asked, policy):
+    lengths, made = (4, 1, 7, 2, 9, 3, 12, 5), []
+    expected, loop = trees(binary, lengths=lengths, policy=policy)
+    if asked:  # every call becomes a node before the run
+        begin = db.Graph.backward
+        monkeypatch.setattr(
+            db.Graph, "backward", lambda g, y: (made.append(g.nodes[:]), begin(g, y))
+        )
+    found, graph = trees(grown, lengths=lengths, policy=policy)
+    assert all(map(np.array_equal, found, expected))
+    assert len(graph) == len(loop)
+    assert graph.statistics.launches == loop.statistics.launches
+    assert graph.statistics.batches == loop.statistics.batches
+    assert all([node.index == k for nodes in made for k, node in enumerate(nodes)])
+
+
+@db.cell
+def node_of(a, b, c, x, shared, zeros, p):
+    return F.tanh(F.linear(a + b * c, p.U) + F.linear(x, p.V) + zeros) * shared
+
+
+def test_rows_wide_nodes_and_what_all_calls_share():
+    p, found = tree_parameters(), []
+    rng = np.random.default_rng(5)
+    xs, hs = rng.normal(size=(3, D)), rng.normal(size=(5, H))
+    children = np.array([(0, 1, 2), (5, 3, 3), (6, 4, 5)])
+    for way in ("loop", "together", "of parts"):
+        for parameter in vars(p).values():
+            parameter.zero_grad()
+        with db.Graph(dtype="float64") as graph:
+            x, h = F.input(graph, xs).keep(), F.input(graph, hs).keep()
+            shared = mix(h[0], (h[1], h[2]), p)[0]
+            if way == "loop":
+                states = [mix(h[k], (h[k], h[0]), p)[0] for k in range(5)]
+                for k, (a, b, c) in enumerate(children):
+                    states.append(node_of(states[a], states[b], states[c], x[k], shared, H, p))
+            else:
+                states = [mix(h[k], (h[k], h[0]), p)[0] for k in range(5)]
+                states = node_of.tree(states, children.tolist(), x, shared, H, p)
+            if way == "of parts":
+                states = [states[k] for k in range(8)]
+            loss = F.sum(db.stack(states)) + F.sum(F.tanh(states[-1]))
+            graph.backward(loss)
+            found.append([loss.value, x.gradient, h.gradient, dense_gradient(p.U)])
+    for others in found[1:]:
+        assert all(map(np.array_equal, others, found[0]))
+
+
+def test_calls_made_together_wait_for_earlier_ones_of_their_own_table():
+    link = db.cell(lambda x, below: F.tanh(x + below))
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.ones((3, H)))
+        once = link.each(x, H)
+        twice = link.each(x, once)
+        last = link.each(x, twice[-1])
+        values = np.tanh(1 + np.tanh(1 + np.tanh(np.ones((3, H)))))
+        np.testing.assert_allclose(db.stack(last).value, values)
+        assert len(link.each(F.input(graph, np.ones((0, H))), H)) == 0
+
+
+def test_cells_that_are_operators_are_called_row_by_row():
+    noisy = db.cell(lambda x: F.dropout(x, 0.5))
+    with db.Graph(seed=1) as graph:
+        x = F.input(graph, np.ones((2, H)))
+        rows = [y.value for y in noisy.each(x)]
+        assert len(rows) == 2 and set(np.concatenate(rows).tolist()) == {0.0, 2.0}
+
+
+def test_errors_of_calls_made_together():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.ones((3, D)))
+        words = leaf.each(xs, p)
+        with pytest.raises(ShapeError, match="inner node 1, which makes state 4, is given state 4"):
+            compose.tree(words, [(0, 1), (2, 4)], p)
+        with pytest.raises(ShapeError, match="is given state -1"):
+            compose.tree(words, [(0, -1)], p)
+        for children in ([(0, 1), (2,)], [(0.5, 1)], 3):
+            with pytest.raises(ShapeError, match=r"not \(K, N\) integers"):
+                compose.tree(words, children, p)
+        with pytest.raises(ShapeError, match="arguments of 1 and 3 rows"):
+            node_of.tree(words, [(0, 1, 2)], xs, p)
+        with pytest.raises(ShapeError, match="no rows"):
+            leaf.each(xs[0], p)
+        with pytest.raises(ShapeError, match="differ in I"):
+            leaf.each(F.input(graph, np.ones((2, D + 1))), p)
+        assert len(compose.tree(words, [(0, 1), (2, 3)], p)) == 5  # nothing is lost
+        assert np.isfinite(db.stack(words)[0].value).all()
 
 
 # What a call can be given ------------------------------------------------------------------------
