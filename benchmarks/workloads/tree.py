@@ -46,10 +46,7 @@ class TreeLSTM(models.Module):
     def loss(self, graph: db.Graph, ids: Array, tree: Tree, classes: Array) -> db.Node:
         """Cross-entropy summed over the nodes."""
         words = self.embedding(graph, ids)
-        states = [leaf(words[k], self) for k in range(len(ids))]
-        for left, right in tree:
-            states.append(compose(states[left], states[right], self))
-        h, _ = db.stack(states)
+        h, _ = db.stack(compose.tree(leaf.each(words, self), tree, self))
         logits = self.output(h)
         return F.cross_entropy(logits, classes, reduction="sum")
 
