@@ -166,7 +166,9 @@ class _Resuming:
         return all([x in self._new or (x >= 0 and self._operators[x].is_shared) for x in op.inputs])
 
     def _change_attention(self, number: int, op: BlockOperator, node: DotProductAttention) -> None:
-        query, keys, values = op.inputs
+        query, keys, values, *matrices = op.inputs
+        if matrices or node.features is not None:
+            raise self._refused(op, "a bias by distance, as of F.relative_bias, in place of pairs")
         to_itself = {keys, values} <= self._new
         to_memory = self._new.isdisjoint((keys, values))
         is_causal = node.mask.right == 0 and node.mask.visible is None

@@ -154,6 +154,19 @@ class NotCausal(models.Module):
         return self.attention(self.embedding(graph, ids))
 
 
+class Featured(NotCausal):
+    """Refused: features of the pairs of all tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = db.Parameter(np.zeros((2, 2), np.float32))
+
+    def __call__(self, graph, ids):
+        same = np.equal(ids[:, None], ids).astype(np.int64)
+        bias = F.feature_bias(self.table, same)
+        return self.attention(self.embedding(graph, ids), causal=True, bias=bias)
+
+
 class Meant(NotCausal):
     """Refused: the mean of all rows."""
 
@@ -198,6 +211,7 @@ class Deciding(NotCausal):
     ("maker", "fix"),
     [
         (NotCausal, "fix:  causal=True, if it is attention"),
+        (Featured, "fix:  a bias by distance"),
         (Meant, "fix:  write it without len"),
         (Reversed, "fix:  causal=True, if it is attention"),
         (Bidirectional, "fix:  leave reverse and bidirectional out"),
