@@ -115,7 +115,8 @@ class GatedDeltaNet(Module):
         mixed = F.silu(self.conv1d(self.in_proj_qkv(x)))
         q, k, v = F.split(mixed, [keys, keys, values])
         q, k = [self._of_value_heads(self._unit(part)) for part in (q, k)]
-        dt = F.softplus(F.linear(x, self.in_proj_a.weight, self.dt_bias))
+        a = self.in_proj_a.adapted(x, F.linear(x, self.in_proj_a.weight, self.dt_bias))
+        dt = F.softplus(a)
         log_a = -F.exp(F.parameter(x.graph, self.A_log)) * dt
         b = F.sigmoid(self.in_proj_b(x))
         scale: float = self.key_dim**-0.5
