@@ -399,7 +399,9 @@ class _DryParameter(Parameter):
     def __init__(self, origin: Parameter, cupy: Any) -> None:
         self.uid, self.name, self.norm = origin.uid, origin.name, None
         self.frozen, self.row_is_frozen = origin.frozen, origin.row_is_frozen
-        self._value, self._buffer, self._is_fresh = cupy.asarray(origin._value), None, False
+        value = origin._value  # on a GPU it would be float32
+        value = np.empty(value.shape, np.float32) if origin.is_short else value
+        self._value, self._buffer, self._is_fresh = cupy.asarray(value), None, False
         self.grad = moved_gradient(origin.grad, cupy.device)
 
     def gradient_buffer(self) -> Array:

@@ -106,6 +106,15 @@ def mapped_row(x, h, weight):
     return F.linear(x, weight)[:1] + h
 
 
+def test_it_is_planned_for_a_gpu_as_in_float32():
+    peaks = []
+    for model in read():
+        with db.Graph(grad=False) as graph:
+            model.logits(graph, [1, 2, 3])
+            peaks.append(graph.estimate(device="cuda").peak_bytes)
+    assert peaks[0] == peaks[1]
+
+
 def test_nobody_trains_it_or_reads_it_otherwise():
     _, short = read()
     weight = short.word.weight
