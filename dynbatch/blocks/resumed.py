@@ -29,6 +29,7 @@ from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.positions.absolute import PositionRows
 from dynbatch.nodes.positions.base import Positioned
+from dynbatch.nodes.shape.expand import Expand
 from dynbatch.nodes.shape.last_row import LastRow
 from dynbatch.parameter import Parameter
 
@@ -128,13 +129,23 @@ class _Resuming:
         self._new = self._of_new_rows()
 
     def _of_new_rows(self) -> set[int]:
-        """The operators that read the arrays of a call, whose rows are new each time."""
+        """The operators that read the arrays of a call, whose rows are new each time.
+
+        And those that repeat for such rows what is the same for all, as a parameter.
+        """
         new: set[int] = set()
+        counts: set[object] = set()  # rows that follow from the arrays' lengths
         for k, op in enumerate(self._operators):
             takes_array = any([isinstance(bound, Given) for bound in op.bound.values()])
-            if takes_array or not new.isdisjoint(op.inputs):
+            if takes_array and op.rows is not None and any(op.rows[:-1]):
+                counts.add(op.rows)
+            repeats = isinstance(op.node, Expand) and op.rows in counts and self._are_shared(op)
+            if takes_array or repeats or not new.isdisjoint(op.inputs):
                 new.add(k)
         return new
+
+    def _are_shared(self, op: BlockOperator) -> bool:
+        return all([x >= 0 and self._operators[x].is_shared for x in op.inputs])
 
     def result(self) -> Resumed:
         for k in sorted(self._new):
@@ -158,6 +169,8 @@ class _Resuming:
             self._positions.append((number, constants.pop("offset")))
             op.constants = list(constants.items())
             op.bound = {**op.bound, "offset": None}
+        elif isinstance(node, Expand) and self._are_shared(op):
+            pass  # its rows are as many as there are new ones
         elif op.inputs and not (node.is_rowwise() and self._are_beside(op)):
             raise self._refused(op)
 

@@ -90,12 +90,12 @@ class LinearAttention(models.Module):
     def __init__(self):
         self.embedding, self.project = models.Embedding(VOCAB, 12), models.Linear(12, 16)
         self.values, self.first = db.Parameter(np.zeros((8, 16))), db.Parameter(np.zeros(8))
-        self.output = models.Linear(8, VOCAB)
+        self.gain, self.output = db.Parameter(np.zeros(8)), models.Linear(8, VOCAB)
 
     def __call__(self, graph, ids):
         x = self.project(self.embedding(graph, ids))
         ys, _ = db.scan(linear_step, x, (db.zeros(2, 4, 4), self.first), self)
-        return self.output(ys)
+        return self.output(ys * self.gain)
 
 
 @db.cell
