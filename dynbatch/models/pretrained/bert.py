@@ -9,7 +9,7 @@ Source: Devlin et al. 2019, arXiv:1810.04805, section 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +28,7 @@ from dynbatch.models.pretrained.model import PretrainedModel
 from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.attention.bias import DistanceBias
 from dynbatch.nodes.node import Node, Owner
 
 
@@ -95,6 +96,11 @@ class BertConfig(ModelConfig):
         return super().to_json() | ({"label2id": numbers} if numbers else {})
 
     @property
+    def has_types(self) -> bool:
+        """Whether tokens have types."""
+        return True
+
+    @property
     def first_position(self) -> int:
         """The row of the table of positions for a sentence's first token."""
         return 0
@@ -117,6 +123,20 @@ class BertConfig(ModelConfig):
         return self.hidden_dropout_prob if dropout is None else dropout
 
 
+class LayerNames(NamedTuple):
+    """Names of a layer's parts in a family's files; the first is that of the layers."""
+
+    layers: str = "encoder.layer"
+    qkv: tuple[str, str, str] = (
+        "attention.self.query", "attention.self.key", "attention.self.value",
+    )  # fmt: skip
+    out: str = "attention.output.dense"
+    norm1: str = "attention.output.LayerNorm"
+    linear1: str = "intermediate.dense"
+    linear2: str = "output.dense"
+    norm2: str = "output.LayerNorm"
+
+
 class BertEmbeddings(Module):
     """norm(word[id] + position[t] + type[type]) of one sentence's tokens, T ids -> (T, D)."""
 
@@ -124,7 +144,9 @@ class BertEmbeddings(Module):
         size, scale = config.hidden_size, config.initializer_range
         self.word = Embedding(config.vocab_size, size, scale=scale, rng=rng)
         self.position = Embedding(config.max_position_embeddings, size, scale=scale, rng=rng)
-        self.token_type = Embedding(config.type_vocab_size, size, scale=scale, rng=rng)
+        self.token_type = None
+        if config.has_types:
+            self.token_type = Embedding(config.type_vocab_size, size, scale=scale, rng=rng)
         self.norm = LayerNorm(size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.first_position = config.first_position
@@ -133,7 +155,8 @@ class BertEmbeddings(Module):
     def __call__(self, graph: Owner, ids: Array, types: Array) -> Node:
         x = self.word(graph, ids)
         x = x + self.position.positions(x, self.first_position)
-        return self.dropout(self.norm(x + self.token_type(graph, types)))
+        x = x if self.token_type is None else x + self.token_type(graph, types)
+        return self.dropout(self.norm(x))
 
 
 class Bert(PretrainedModel):
@@ -164,6 +187,7 @@ class Bert(PretrainedModel):
     prefix = "bert."
     skipped: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "cls.**", "classifier.**")
     has_pooler = True
+    layer_names: ClassVar[LayerNames] = LayerNames()
 
     def __init__(self, config: BertConfig, *, rng: Rng = None) -> None:
         rng = generator(rng)
@@ -174,7 +198,7 @@ class Bert(PretrainedModel):
             config.intermediate_size, dropout=config.hidden_dropout_prob, inner_dropout=0.0,
             attention_dropout=config.attention_probs_dropout_prob,
             activation=activation_of("BertConfig", config.hidden_act), eps=config.layer_norm_eps,
-            rng=rng,
+            position_bias=self.position_bias(config, rng), rng=rng,
         )  # fmt: skip
         if self.has_pooler:
             self.pooler = Linear(config.hidden_size, config.hidden_size, rng=rng)
@@ -197,8 +221,17 @@ class Bert(PretrainedModel):
                 "  fix:  give a part of the text; its beginning and what the tokenizer puts at the "
                 f"end: [*ids[:{self.positions - 1}], ids[-1]]"
             )
+        if types is not None and not self.config.has_types:
+            raise refused(
+                type(self).__name__, "called with types of tokens", "the model has none",
+                "leave types out",
+            )  # fmt: skip
         types = np.zeros_like(ids) if types is None else as_ids("Bert", types)
         return self.encoder(self.embeddings(graph, ids, types))
+
+    def position_bias(self, config: Any, rng: np.random.Generator) -> DistanceBias | None:
+        """The bias of scores by distance, if the family has one."""
+        return None
 
     @property
     def positions(self) -> int:
@@ -217,23 +250,25 @@ class Bert(PretrainedModel):
         return F.mean(self(graph, ids, types), dim=0)
 
     def table(self) -> Table:
-        return encoder_table("", "pooler.dense.{}")
+        return self.encoder_table("", "pooler.dense.{}" if self.has_pooler else None)
 
-
-def encoder_table(prefix: str, pooler: str | None = None) -> Table:
-    """Names of the encoder in files where they begin with `prefix`, and of the pooler."""
-    ours, theirs = "encoder.layers.*", f"{prefix}encoder.layer.*"
-    projected = [f"{theirs}.attention.self.{name}.{{}}" for name in ("query", "key", "value")]
-    return {
-        "embeddings.word.weight": f"{prefix}embeddings.word_embeddings.weight",
-        "embeddings.position.weight": f"{prefix}embeddings.position_embeddings.weight",
-        "embeddings.token_type.weight": f"{prefix}embeddings.token_type_embeddings.weight",
-        "embeddings.norm.{}": f"{prefix}embeddings.LayerNorm.{{}}",
-        f"{ours}.self_attn.in_proj_{{}}": joined(*projected),
-        f"{ours}.self_attn.out_proj.{{}}": f"{theirs}.attention.output.dense.{{}}",
-        f"{ours}.norm1.{{}}": f"{theirs}.attention.output.LayerNorm.{{}}",
-        f"{ours}.linear1.{{}}": f"{theirs}.intermediate.dense.{{}}",
-        f"{ours}.linear2.{{}}": f"{theirs}.output.dense.{{}}",
-        f"{ours}.norm2.{{}}": f"{theirs}.output.LayerNorm.{{}}",
-        **({} if pooler is None else {"pooler.{}": pooler}),
-    }
+    def encoder_table(self, prefix: str, pooler: str | None = None) -> Table:
+        """Names of the encoder in files where they begin with `prefix`, and of the pooler."""
+        names = self.layer_names
+        ours, theirs = "encoder.layers.*", f"{prefix}{names.layers}.*"
+        words = f"{prefix}embeddings"
+        return {
+            "embeddings.word.weight": f"{words}.word_embeddings.weight",
+            "embeddings.position.weight": f"{words}.position_embeddings.weight",
+            "embeddings.token_type.weight": f"{words}.token_type_embeddings.weight",
+            "embeddings.norm.{}": f"{words}.LayerNorm.{{}}",
+            f"{ours}.self_attn.in_proj_{{}}": joined(
+                *[f"{theirs}.{name}.{{}}" for name in names.qkv]
+            ),
+            f"{ours}.self_attn.out_proj.{{}}": f"{theirs}.{names.out}.{{}}",
+            f"{ours}.norm1.{{}}": f"{theirs}.{names.norm1}.{{}}",
+            f"{ours}.linear1.{{}}": f"{theirs}.{names.linear1}.{{}}",
+            f"{ours}.linear2.{{}}": f"{theirs}.{names.linear2}.{{}}",
+            f"{ours}.norm2.{{}}": f"{theirs}.{names.norm2}.{{}}",
+            **({} if pooler is None else {"pooler.{}": pooler}),
+        }

@@ -16,7 +16,7 @@ from dynbatch.arguments import size
 from dynbatch.models.initial import Rng, generator, zeros
 from dynbatch.models.layers import Dropout, LayerNorm, Linear
 from dynbatch.models.pretrained.activations import activation_of
-from dynbatch.models.pretrained.bert import Bert, BertConfig, encoder_table
+from dynbatch.models.pretrained.bert import Bert, BertConfig
 from dynbatch.models.pretrained.language import output_layer
 from dynbatch.models.pretrained.table import Table
 from dynbatch.models.transformer.feed_forward import ACTIVATIONS
@@ -85,7 +85,7 @@ class BertForMaskedWords(Bert):
     def table(self) -> Table:
         dense, norm = self.transform_names
         return {
-            **encoder_table(self.prefix),
+            **self.encoder_table(self.prefix),
             "transform.{}": f"{self.head}.{dense}.{{}}",
             "transform_norm.{}": f"{self.head}.{norm}.{{}}",
             "output.weight": f"{self.head}.decoder.weight",
@@ -128,7 +128,10 @@ class BertForClassification(BertWithClassifier):
         return F.cross_entropy(self.logits(graph, ids, types), number)
 
     def table(self) -> Table:
-        return {**encoder_table("bert.", "bert.pooler.dense.{}"), "classifier.{}": "classifier.{}"}
+        return {
+            **self.encoder_table("bert.", "bert.pooler.dense.{}"),
+            "classifier.{}": "classifier.{}",
+        }
 
 
 class BertForTokens(BertWithClassifier):
@@ -155,4 +158,4 @@ class BertForTokens(BertWithClassifier):
         return F.cross_entropy(logits, targets, ignore_index=-100, reduction=reduction)
 
     def table(self) -> Table:
-        return {**encoder_table("bert."), "classifier.{}": "classifier.{}"}
+        return {**self.encoder_table("bert."), "classifier.{}": "classifier.{}"}

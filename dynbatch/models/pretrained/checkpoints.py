@@ -9,11 +9,18 @@ from dynbatch.arguments import state_differences
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.pretrained.adapters import add_saved_adapter
+from dynbatch.models.pretrained.bart import Bart, MBart
 from dynbatch.models.pretrained.bert import Bert
 from dynbatch.models.pretrained.bert_heads import (
     BertForClassification,
     BertForMaskedWords,
     BertForTokens,
+)
+from dynbatch.models.pretrained.distilbert import (
+    DistilBert,
+    DistilBertForClassification,
+    DistilBertForMaskedWords,
+    DistilBertForTokens,
 )
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
 from dynbatch.models.pretrained.gemma import Gemma2, Gemma3
@@ -22,6 +29,13 @@ from dynbatch.models.pretrained.llama import Llama
 from dynbatch.models.pretrained.marian import Marian
 from dynbatch.models.pretrained.mistral import Mistral
 from dynbatch.models.pretrained.model import PretrainedModel, lies_short, precision_of
+from dynbatch.models.pretrained.modernbert import ModernBert, ModernBertForMaskedWords
+from dynbatch.models.pretrained.mpnet import (
+    MPNet,
+    MPNetForClassification,
+    MPNetForMaskedWords,
+    MPNetForTokens,
+)
 from dynbatch.models.pretrained.qwen import Qwen2, Qwen3
 from dynbatch.models.pretrained.roberta import (
     Roberta,
@@ -35,11 +49,14 @@ from dynbatch.train.checkpoint_file import CheckpointFile
 from dynbatch.train.run_folder import model_file
 
 _WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (
-    Bert, Roberta, GPT2, Llama, Mistral, Qwen2, Qwen3, Gemma2, Gemma3, T5, Marian,
+    Bert, Roberta, DistilBert, MPNet, ModernBert, GPT2, Llama, Mistral, Qwen2, Qwen3, Gemma2,
+    Gemma3, T5, Marian, Bart, MBart,
 )  # fmt: skip
 _WITH_HEAD: tuple[type[PretrainedModel], ...] = (
     BertForMaskedWords, BertForClassification, BertForTokens,
     RobertaForMaskedWords, RobertaForClassification, RobertaForTokens,
+    DistilBertForMaskedWords, DistilBertForClassification, DistilBertForTokens,
+    MPNetForMaskedWords, MPNetForClassification, MPNetForTokens, ModernBertForMaskedWords,
 )  # fmt: skip
 _BY_TYPE = {kind: one for one in _WITHOUT_HEAD for kind in one.config_type.model_types}
 _BY_ARCHITECTURE = {one.architecture: one for one in (*_WITHOUT_HEAD, *_WITH_HEAD)}

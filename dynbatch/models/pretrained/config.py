@@ -27,6 +27,7 @@ class ModelConfig:
     Class attributes:
         model_types: values of "model_type" that the class can read; the first is written by
                      default.
+        names:       those that fields have in config.json, where they bear others here.
 
     Example:
         >>> from dataclasses import dataclass
@@ -40,6 +41,7 @@ class ModelConfig:
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
+    names: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -65,6 +67,8 @@ class ModelConfig:
                 f"{cls.__name__} reads {' and '.join(map(repr, cls.model_types))}; choose the "
                 "class by the model_type",
             )  # fmt: skip
+        ours = {of_file: name for name, of_file in cls.names.items()}
+        saved = {ours.get(name, name): value for name, value in saved.items()}
         types = get_type_hints(cls)
         names = [one.name for one in fields(cls) if one.name != "others"]
         if unknown := sorted(changes.keys() - set(names)):
@@ -98,7 +102,9 @@ class ModelConfig:
     def to_json(self) -> dict[str, Any]:
         """The object for config.json."""
         settings = {
-            one.name: getattr(self, one.name) for one in fields(self) if one.name != "others"
+            self.names.get(one.name, one.name): getattr(self, one.name)
+            for one in fields(self)
+            if one.name != "others"
         }
         return {"model_type": self.model_types[0], **self.others, **settings}
 

@@ -160,7 +160,7 @@ class DecoderConfig(ModelConfig):
         return rotary_options(self, self.rope_theta, self.rope_scaling)
 
 
-def check_types(config: DecoderConfig, types: Sequence[Any] | None) -> None:
+def check_types(config: Any, types: Sequence[Any] | None) -> None:
     """Check the types of attention of all layers, if they are named.
 
     Raises:

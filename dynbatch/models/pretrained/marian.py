@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike
 
@@ -71,11 +71,13 @@ class MarianConfig(ModelConfig):
     tie_word_embeddings: bool = True
     decoder_vocab_size: int | None = None
 
+    norm_first: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         is_one = self.share_encoder_decoder_embeddings and self.tie_word_embeddings
         if not is_one or self.decoder_vocab_size not in (None, self.vocab_size):
             raise refused(
-                "MarianConfig", "several tables of words are asked for",
+                type(self).__name__, "several tables of words are asked for",
                 "source, target and output share one table",
                 "choose a checkpoint with share_encoder_decoder_embeddings and "
                 "tie_word_embeddings, such as OPUS-MT's; no class here reads others",
@@ -109,7 +111,9 @@ class Marian(TextToTextModel):
     config_type = MarianConfig
     architecture = "MarianMTModel"
     prefix = "model."
-    skipped = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  # sinusoids
+    skipped: ClassVar[tuple[str, ...]] = (
+        "encoder.embed_positions.weight", "decoder.embed_positions.weight",  # sinusoids
+    )  # fmt: skip
 
     def __init__(self, config: MarianConfig, *, rng: Rng = None) -> None:
         rng = generator(rng)
@@ -120,7 +124,7 @@ class Marian(TextToTextModel):
         options: dict[str, Any] = {
             "activation": activation_of("MarianConfig", config.activation_function),
             "dropout": config.dropout, "attention_dropout": config.attention_dropout,
-            "inner_dropout": config.activation_dropout, "rng": rng,
+            "inner_dropout": config.activation_dropout, "norm_first": config.norm_first, "rng": rng,
         }  # fmt: skip
         self.encoder = TransformerEncoder(
             config.encoder_layers, config.d_model, config.encoder_attention_heads,
@@ -167,6 +171,8 @@ class Marian(TextToTextModel):
             **_layer_table("encoder", norm_of_inner="norm2"),
             **_layer_table("decoder", norm_of_inner="norm3"),
             **_memory_table("decoder.layers.*", "model.decoder.layers.*"),
+            "encoder.norm.{}": "model.encoder.layer_norm.{}",
+            "decoder.norm.{}": "model.decoder.layer_norm.{}",
         }
 
 

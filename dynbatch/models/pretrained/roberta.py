@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynbatch import nodes as F
-from dynbatch.models.pretrained.bert import Bert, BertConfig, encoder_table
+from dynbatch.models.pretrained.bert import Bert, BertConfig
 from dynbatch.models.pretrained.bert_heads import (
     BertForClassification,
     BertForMaskedWords,
@@ -88,7 +88,7 @@ class RobertaForClassification(BertForClassification):
 
     def table(self) -> Table:
         return {
-            **encoder_table("roberta.", "classifier.dense.{}"),
+            **self.encoder_table("roberta.", "classifier.dense.{}"),
             "classifier.{}": "classifier.out_proj.{}",
         }
 
@@ -102,4 +102,4 @@ class RobertaForTokens(BertForTokens):
     skipped = ("embeddings.position_ids", "pooler.**", "lm_head.**")
 
     def table(self) -> Table:
-        return {**encoder_table("roberta."), "classifier.{}": "classifier.{}"}
+        return {**self.encoder_table("roberta."), "classifier.{}": "classifier.{}"}

@@ -173,6 +173,10 @@ MARIAN = {
     "activation_function": "swish", "pad_token_id": VOCABULARY - 1,
     "decoder_start_token_id": VOCABULARY - 1, "eos_token_id": 0,
 }  # fmt: skip
+BART = MARIAN | {
+    "activation_function": "gelu", "scale_embedding": False, "pad_token_id": 1, "bos_token_id": 0,
+    "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+}  # fmt: skip
 
 CASES = {
     "bert": Case("BertForMaskedLM", BERT, gradients=True),
@@ -198,6 +202,26 @@ CASES = {
     "llama-tied-bfloat16": Case(
         "LlamaForCausalLM", LLAMA | {"tie_word_embeddings": True}, torch.bfloat16, "12KB",
         rewrite=llama_of_2024,
+    ),
+    "distilbert": Case(
+        "DistilBertForMaskedLM",
+        {
+            "vocab_size": VOCABULARY, "dim": WIDTH, "n_layers": 2, "n_heads": 4,
+            "hidden_dim": INNER, "max_position_embeddings": LONGEST,
+        },
+    ),
+    "mpnet": Case("MPNetForMaskedLM", {**BERT, "layer_norm_eps": 1e-5}, torch.bfloat16),
+    "modernbert": Case(
+        "ModernBertForMaskedLM",
+        {
+            **BERT, "num_hidden_layers": 3, "local_attention": 6, "mlp_bias": True,
+            "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
+    ),
+    "bart": Case("BartForConditionalGeneration", BART),
+    "mbart": Case(
+        "MBartForConditionalGeneration", BART | {"scale_embedding": True}, torch.bfloat16
     ),
     "mistral": Case("MistralForCausalLM", DECODER | {"tie_word_embeddings": False}),
     "qwen2": Case("Qwen2ForCausalLM", DECODER | TURNS | {"use_sliding_window": True}),
