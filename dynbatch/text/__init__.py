@@ -5,6 +5,7 @@ BLEU and chrF of what a model wrote.
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
 from dynbatch.text.brackets import LabelledTree, read_trees
+from dynbatch.text.chat import ChatTemplate
 from dynbatch.text.conllu import ParsedSentence, read_conllu
 from dynbatch.text.documents import read_documents
 from dynbatch.text.folder import copy_tokenizer, load_tokenizer
@@ -22,6 +23,7 @@ from dynbatch.text.wordpiece import WordPiece
 __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
+    "ChatTemplate",
     "ErrorRates",
     "HuggingFaceTokenizer",
     "LabelledText",

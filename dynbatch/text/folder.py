@@ -18,8 +18,8 @@ SENTENCEPIECE = ("spiece.model", "tokenizer.model")
 
 TOKENIZER_FILES = (
     "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "source.spm", "target.spm", *SENTENCEPIECE,
-    "generation_config.json",
+    "added_tokens.json", "chat_template.jinja", "vocab.json", "merges.txt", "source.spm",
+    "target.spm", *SENTENCEPIECE, "generation_config.json",
 )  # fmt: skip
 """All that a tokenizer may consist of, and how tokens are chosen."""
 
