@@ -43,11 +43,11 @@ PUBLIC = {
         check_policies check_sentences in_float64 load_graph replay
     """,
     "dynbatch.text": """
-        ByteTokenizer CharacterTokenizer ErrorRates HuggingFaceTokenizer LabelledText LabelledTree
-        ParallelText ParsedSentence PretrainedVectors SentencePieceTokenizer TaggedSentence
-        Vocabulary WordPiece copy_tokenizer edit_distance error_rates load_tokenizer read_conllu
-        read_documents read_json_lines read_labelled read_lines read_pairs read_tagged read_trees
-        read_vectors translation_scores
+        ByteTokenizer CharacterTokenizer ChatTemplate ErrorRates HuggingFaceTokenizer LabelledText
+        LabelledTree ParallelText ParsedSentence PretrainedVectors SentencePieceTokenizer
+        TaggedSentence Vocabulary WordPiece copy_tokenizer edit_distance error_rates
+        load_tokenizer read_conllu read_documents read_json_lines read_labelled read_lines
+        read_pairs read_tagged read_trees read_vectors translation_scores
     """,
     "dynbatch.memory": """
         Adaptor Arena Buddy Buffer DeviceMemory Event GivenMemory HostMemory Interval Limit Logging

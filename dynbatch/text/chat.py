@@ -94,11 +94,11 @@ class ChatTemplate:
                 "ChatTemplate", f"messages is {shown(messages)}", "a list of dicts",
                 'give [{"role": "user", "content": "Hello"}]',
             )  # fmt: skip
-        given = {"tools": None, "documents": None, **self.tokens, **variables}
+        values = {"tools": None, "documents": None, **self.tokens, **variables}
         try:
             text: str = self._template.render(
                 messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt, **given,
+                add_generation_prompt=add_generation_prompt, **values,
             )  # fmt: skip
         except Exception as error:  # what a template raises, or meets in the sandbox
             raise caused(
