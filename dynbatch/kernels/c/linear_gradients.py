@@ -43,7 +43,8 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
     tables = np.array(inputs, np.int64), np.array(table, np.int64)
     rest = (rows, len(xs), address(tables[0]), len(maps), address(tables[1]), add)
     spans = _spans(outputs, rows * sum(inputs[2::5]))
-    share(functions.weight_gradients, [(*s, *rest) for s in spans], (xs, maps, tables))
+    alive = [*xs, *[x for x in arrays if x is not None], *tables]
+    share(functions.weight_gradients, [(*s, *rest) for s in spans], alive)
     return None
 
 
