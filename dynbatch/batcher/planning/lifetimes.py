@@ -48,8 +48,7 @@ class LifetimeWalk:
     Args:
         graph:    the steps, and where gradients pass.
         saving:   what the run does to need less memory.
-        in_place: whether blocks may be written over others, and read in 16 bits; not where somebody
-            looks at each.
+        in_place: whether blocks may be written over others.
 
     Attributes:
         table:      blocks of the arena, as if none took the place of another.
@@ -86,10 +85,7 @@ class LifetimeWalk:
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
             self.gradients[loss] = self.table.add(loss.size, 0, END, loss.width, "gradients", owner)
-        stages = StageSequence(graph, saving, in_place)
-        self._widened_names = stages.widened_names
-        self._reads_narrow_input = stages.reads_narrow_input
-        self._narrow: dict[Block, int] = {}  # rows of what lies in 16 bits alone
+        stages = StageSequence(graph, saving)
         self._accumulated = stages.accumulated
         for time, (kind, steps) in enumerate(stages.sequence):
             self._walk_stage(time, kind, steps)
@@ -162,8 +158,6 @@ class LifetimeWalk:
             half(row, block.size, VALUES) if block in graph.narrowed and block not in wide else None
             for block, row in zip(step.blocks, placement.blocks, strict=True)
         ]
-        lying = zip(step.blocks, blocks, strict=True)
-        self._narrow.update({block: row for block, row in lying if row is not None})
         names = graph.narrowed_saved.get(step, ())
         saved = {
             name: half(row, rows * width, KEPT)
@@ -180,7 +174,6 @@ class LifetimeWalk:
                 rows.append(None)
                 continue
             self.table.lasts[narrow] = time
-            del self._narrow[block]
             row = self.table.add(block.size, time, time, block.width, VALUES, owner, is_form=True)
             self._values[block] = row
             rows.append(row)
@@ -188,10 +181,9 @@ class LifetimeWalk:
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
         placement, rows = self.placements[step], {}
-        names = self._widened_names(step)
-        for name in filter(placement.narrow_saved.__contains__, names):
+        for name, narrow in placement.narrow_saved.items():
             _, count, width = placement.saved[name]
-            self.table.lasts[placement.narrow_saved[name]] = time
+            self.table.lasts[narrow] = time
             rows[name] = self.table.add(
                 count * width, time, time, width, KEPT, step.node_type.__name__, is_form=True
             )
@@ -241,12 +233,7 @@ class LifetimeWalk:
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
         packings: tuple[int | None, ...] = (None,) * len(step.sources)
-        narrow: int | None = None
-        if retains.inputs and self._reads_narrow_input(step):
-            narrow = self._narrow.get(step.sources[0].blocks[0])
-        if narrow is not None:
-            lasts[narrow] = until
-        elif retains.inputs and not step.is_structural:
+        if retains.inputs and not step.is_structural:
             reads = [retains.input(position) for position in range(len(step.sources))]
             packings = self._read_inputs(step, time, until, reads)
         is_kept = step.block in self._retained
@@ -271,7 +258,7 @@ class LifetimeWalk:
                 elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
             )
             workspace = row, elements
-        self._add_backward(step, time, packings, workspace, output, narrow)
+        self._add_backward(step, time, packings, workspace, output)
         if self.pairs is not None:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
@@ -289,7 +276,6 @@ class LifetimeWalk:
         packings: tuple[int | None, ...],
         workspace: tuple[int, int] | None,
         output: bool,
-        narrow: int | None = None,
     ) -> None:
         owned = NOBODY
         if step.parameters:
@@ -302,7 +288,7 @@ class LifetimeWalk:
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])
         deferred = self._graph.deferred.get(step, NOBODY)
         self.backward[step] = BackwardPlacement(
-            packings, targets, workspace, owned, deferred, output, narrow
+            packings, targets, workspace, owned, deferred, output
         )
 
     def _target(

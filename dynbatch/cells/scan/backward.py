@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-import numpy as np
-
 from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
@@ -16,7 +14,6 @@ from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
-from dynbatch.kernels.runtime.precision import widened
 from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -40,9 +37,6 @@ class ScanBackward:
         rooms, self._tasks = run.take(backward=True), Tasks()
         self._chunks = run.chunks(leaves_all=False)
         self._arrays = run.arrays(rooms, self._tasks, backward=True)
-        self._native = run.native
-        if any([array.dtype == np.uint16 for array in self._arrays.kept.values()]):
-            self._native = run.cell.in_c.functions(batch.dtype, in_16_bits=True)
         self._initial = run.initial_states(rooms)
         self._carried = run.by_shard(batch.port_gradients, rooms, "C")  # from step to step
         self._wanted = {
@@ -155,8 +149,7 @@ class ScanBackward:
             return initial
         if self._run.recomputes:
             return self._batch.saved[f"S{part}"][shard.found]
-        rows = columns_of(self._arrays.kept, columns)[shard.before]
-        return widened(rows)
+        return columns_of(self._arrays.kept, columns)[shard.before]
 
     def _backward_tasks(
         self, number: int, shard: Shard, arrays: Arrays, is_first: bool
@@ -165,8 +158,8 @@ class ScanBackward:
         span = (0, shard.rows)
         tasks = run.forward_tasks(number, shard, arrays, is_first) if run.recomputes else []
         tasks += run.begin_generic(GenericStep.begin_backward, number, shard, is_first)
-        if self._native is not None and run.is_in_c:
-            tasks.append(self._native.steps(1, arrays, shard.steps))
+        if run.native is not None and run.is_in_c:
+            tasks.append(run.native.steps(1, arrays, shard.steps))
         else:
             tasks.append(partial(self._run_backward, shard, arrays))
         return tasks + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import prod
 
@@ -55,23 +55,12 @@ class NativeLoop:
         """The reason that NumPy runs the loop where other loops run in C, or ""."""
         return f"run by NumPy: no C for {', '.join(self.lacks)}" if self.lacks else ""
 
-    def functions(self, dtype: DType, in_16_bits: bool = False) -> NativeFunctions | None:
-        """The loop's functions for a dtype; None where NumPy runs it.
-
-        Args:
-            in_16_bits: whether backward finds in 16 bits what of forward's `left` says.
-        """
+    def functions(self, dtype: DType) -> NativeFunctions | None:
+        """The loop's functions for a dtype; None where NumPy runs it."""
         if self.lacks or self._work < WORTH_COMPILING:
             return None
-        functions = (self._text_in_16_bits if in_16_bits else self._text).functions(dtype)
+        functions = self._text.functions(dtype)
         return None if functions is None else NativeFunctions(self, functions)
-
-    def left(self, dtype: DType) -> Collection[str]:
-        """The arrays that forward leaves and backward can find in 16 bits."""
-        whole_steps = self.attends or not self._backward.forward.generic
-        if self.by_sentence is not None or not whole_steps or self.functions(dtype) is None:
-            return ()
-        return self.texts[1].left
 
     @cached_property
     def by_sentence(self) -> SentenceTexts | None:
@@ -98,11 +87,6 @@ class NativeLoop:
     def _text(self) -> PrintedLoop:
         with compiling():
             return PrintedLoop(self.source)
-
-    @cached_property
-    def _text_in_16_bits(self) -> PrintedLoop:
-        with compiling():
-            return PrintedLoop(f"#define IN_16_BITS\n{self.source}")
 
 
 class NativeFunctions:
