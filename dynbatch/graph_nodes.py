@@ -169,6 +169,7 @@ class OwnedNodes:
 
     def value_at(self, number: int) -> Any:
         """The call, or row of a matrix, with a number; see `CallGraph`."""
+        self._require_open("a result of each or tree")
         origin, row = self.origins[number >> ROW_BITS], number & ROW
         return origin.call(row) if isinstance(origin, CallTable) else origin[row]
 

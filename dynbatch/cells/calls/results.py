@@ -59,10 +59,15 @@ class Results(Sequence[Any]):
         """The rows of a matrix; those of a traced one are nodes."""
         graph = matrix.graph
         if graph.is_trace:
-            return cls(graph, [matrix[k] for k in range(matrix.rows)], 0, NO_FORM, ())
+            return cls.of_nodes([matrix[k] for k in range(matrix.rows)], graph)
         first = graph.number_of(matrix) << ROW_BITS
         rows, form_id = range(first, first + matrix.rows), graph.form_ids[matrix.width]
         return cls(graph, rows, matrix.phase + 1, form_id, ())
+
+    @classmethod
+    def of_nodes(cls, nodes: Sequence[Any], graph: CallGraph) -> Results:
+        """Nodes, or tuples of nodes, that are not to be read as results of calls."""
+        return cls(graph, nodes, 0, NO_FORM, ())
 
     @property
     def are_of_matrix(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.arguments import listed
 from dynbatch.backend import Array
 from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.forms import Returned, build, leaves
+from dynbatch.cells.calls.forms import NO_FORM, Returned, build, leaves
 from dynbatch.cells.calls.region import Earlier, by_run_and_value
 from dynbatch.cells.calls.results import (
     Results,
@@ -212,7 +212,9 @@ def stack(results: Sequence[Returned], like: object = None) -> Returned:
     """
     fix = "give what the calls returned, db.stack([h1, h2])"
     rows: Any = (
-        results if isinstance(results, Results) else listed("stack", "results", results, fix)
+        results
+        if isinstance(results, Results) and results.form_id != NO_FORM
+        else listed("stack", "results", results, fix)
     )
     if not rows and like is not None:
         return by_part(_no_rows, [structure_of(like)])  # type: ignore[no-any-return]

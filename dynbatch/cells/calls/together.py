@@ -13,7 +13,7 @@ import numpy as np
 
 from dynbatch.cells.calls.arguments import NodeArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
-from dynbatch.cells.calls.forms import NO_FORM
+from dynbatch.cells.calls.forms import NO_FORM, leaves
 from dynbatch.cells.calls.results import Results, SumArgument, are_results
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, number_of
 from dynbatch.errors import DynbatchError, ShapeError
@@ -60,8 +60,9 @@ class LateCalls:
         index = self._index + (row - self._row) * (1 + len(self._matrices))
         for column in self._matrices:
             number = column[row]
-            node = light_row(table.graph.origins[number >> ROW_BITS], number & ROW)
-            node.index, table.nodes[index], column[row] = index, node, node
+            if type(number) is int:  # not a node made before an interrupt
+                node = light_row(table.graph.origins[number >> ROW_BITS], number & ROW)
+                node.index, table.nodes[index], column[row] = index, node, node
             index += 1
         call = Call()
         call.origin, call.form_id, call.depth = table, table.form_id, table.depths[row]
@@ -98,9 +99,10 @@ def together(
         raise _uneven(what, sorted(counts))
     (count,) = counts
     if not count:
-        return states
-    if columns and type(states) is not Results and are_results(states):
-        states = Results.of(states)
+        return Results.of_nodes([], next(x.graph for x in values if type(x) is Results))
+    if type(states) is not Results and are_results(states):
+        if len({state.form_id for state in states}) == 1:  # else they are of different graphs, say
+            states = Results.of(states)
     form_ids = [states.form_id if type(states) is Results else NO_FORM] * len(columns)
 
     def call(k: int, states: Sequence[Any]) -> Any:
@@ -111,11 +113,12 @@ def together(
     if table is None:  # the first call makes one, if there can be one
         made = [call(0, states)]
         table = made[0].origin if type(made[0]) is Call else None
-    if table is None or form_ids != [table.form_id] * len(columns):
+    is_nodes = NO_FORM in [x.form_id for x in values if type(x) is Results]
+    if table is None or is_nodes or form_ids != [table.form_id] * len(columns):
         results = [*states, *made]  # each by itself: they are not rows of one table
         for k in range(len(made), count):
             results.append(call(k, results))
-        return results
+        return Results.of_nodes(results, leaves(results[-1])[0].graph)
     if table.params_at is not None:
         del values[table.params_at - len(columns)]
     if made:  # what is no row is entered as the first call was given it
@@ -157,13 +160,13 @@ def _enter(
             matrices.append(table.columns[len(entries)])
         entries.append(x.values[made:] if is_row else [x] * missing)
     late = LateCalls(table, ready, matrices)
+    table.is_late = True
     for column, arguments in zip(table.columns, entries, strict=True):
         column.extend(arguments)
     table.phases.extend([ready] * missing)
     table.depths.extend(depths[made:])
     table.nodes.extend([late] * (missing * (1 + len(matrices))))
     table.calls.extend([late] * missing)
-    table.is_late = True
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
 
 
@@ -203,8 +206,8 @@ def children_of(what: str, children: Any, num_leaves: int) -> Children:
     """
     heights = [-1] * num_leaves
     try:
-        rows = children.tolist() if isinstance(children, np.ndarray) else children
-        columns: list[Sequence[int]] = [*zip(*rows, strict=True)]
+        children = children.tolist() if isinstance(children, np.ndarray) else [*children]
+        columns: list[Sequence[int]] = [*zip(*children, strict=True)]
         if len(columns) == 2:  # as most trees have: 0.1 µs a node in place of 0.3
             for left, right in zip(*columns, strict=True):
                 below, other = heights[left], heights[right]
@@ -212,7 +215,7 @@ def children_of(what: str, children: Any, num_leaves: int) -> Children:
         else:
             for joined in zip(*columns, strict=True):
                 heights.append(max(map(heights.__getitem__, joined)) + 1)
-        if all([min(numbers) >= 0 for numbers in columns]):
+        if all([min(numbers) >= 0 for numbers in columns]) and (columns or not children):
             return Children(columns, heights[num_leaves:])
     except (IndexError, TypeError, ValueError):
         pass
@@ -225,7 +228,7 @@ def _wrong_children(what: str, children: Any, num_leaves: int) -> ShapeError:
         rows = [as_ids(what, row).tolist() for row in children]
     except (DynbatchError, TypeError):
         rows = [[], [0]]
-    if len({*map(len, rows)}) > 1:
+    if len({*map(len, rows)}) > 1 or not any(rows):
         return ShapeError.at_caller(
             f"{what}: the children are not (K, N) integers.\n{rule}\n"
             "  fix:  give N states for each inner node, [(0, 1), (3, 2)]; where their number\n"

@@ -284,15 +284,27 @@ def test_calls_made_together_wait_for_earlier_ones_of_their_own_table():
         last = link.each(x, twice[-1])
         values = np.tanh(1 + np.tanh(1 + np.tanh(np.ones((3, H)))))
         np.testing.assert_allclose(db.stack(last).value, values)
-        assert len(link.each(F.input(graph, np.ones((0, H))), H)) == 0
+        none = link.each(F.input(graph, np.ones((0, H))), H)
+        assert len(none) == len(link.each(none, none)) == 0
 
 
 def test_cells_that_are_operators_are_called_row_by_row():
     noisy = db.cell(lambda x: F.dropout(x, 0.5))
     with db.Graph(seed=1) as graph:
         x = F.input(graph, np.ones((2, H)))
-        rows = [y.value for y in noisy.each(x)]
+        noised = noisy.each(x)
+        rows = [y.value for y in noised]
         assert len(rows) == 2 and set(np.concatenate(rows).tolist()) == {0.0, 2.0}
+        both = db.cell(lambda x, y: x + y).each(x, noised)  # as results of other cells
+        assert np.array_equal(db.stack(both).value, db.stack(noised).value + 1)
+
+
+def test_calls_made_together_are_operators_where_gradients_are_differentiated():
+    cube, product = db.cell(lambda x: x * x * x), db.cell(lambda x, y: x * y)
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, [[1.0, 2.0], [3.0, 4.0]])
+        slopes = db.grad(lambda xs: F.sum(db.stack(product.each(xs, cube.each(xs)))))(xs)
+        np.testing.assert_allclose(slopes.value, 4 * xs.value**3)
 
 
 def test_errors_of_calls_made_together():
@@ -304,9 +316,19 @@ def test_errors_of_calls_made_together():
             compose.tree(words, [(0, 1), (2, 4)], p)
         with pytest.raises(ShapeError, match="is given state -1"):
             compose.tree(words, [(0, -1)], p)
-        for children in ([(0, 1), (2,)], [(0.5, 1)], 3):
+        for children in ([(0, 1), (2,)], [(0.5, 1)], 3, [(), ()]):
             with pytest.raises(ShapeError, match=r"not \(K, N\) integers"):
                 compose.tree(words, children, p)
+        with pytest.raises(ShapeError, match="inner node 1, which makes state 4, is given state 7"):
+            compose.tree(words, iter([(0, 1), (2, 7)]), p)
+        with (
+            db.Graph(dtype="float64") as other,
+            pytest.raises(GraphError, match="different graphs"),
+        ):
+            compose.tree([words[0], leaf(F.input(other, np.ones(D)), p)], [(0, 0), (2, 1)], p)
+        wide = db.cell(lambda x: (F.concat([x, x]), F.concat([x, x])))(F.input(graph, np.ones(H)))
+        with pytest.raises(ShapeError):
+            compose.tree([words[0], wide], [(0, 0), (2, 1)], p)
         with pytest.raises(ShapeError, match="arguments of 1 and 3 rows"):
             node_of.tree(words, [(0, 1, 2)], xs, p)
         with pytest.raises(ShapeError, match="no rows"):
@@ -600,6 +622,31 @@ def test_a_graph_whose_call_was_interrupted_has_the_right_values_or_refuses_to_r
     assert all(result == right for result in results)
 
 
+def test_calls_made_together_are_interrupted_like_others():
+    step = db.cell(lambda a, b: F.tanh(a - 2 * b))
+    results = []
+
+    def build():
+        with db.Graph() as graph:
+            xs, ys = F.input(graph, [[1.0], [2.0], [3.0]]), F.input(graph, [[4.0], [5.0], [6.0]])
+            first, calls = step(xs[0], ys[0]), []
+            try:
+                calls = step.each(xs, ys)
+                _ = calls[1]
+            except KeyboardInterrupt:
+                pass
+            last = db.stack([*calls, step(xs[1], first)]).value
+            results.append((len(calls), last.tolist()))
+            assert all([node.index == k for k, node in enumerate(graph.nodes)])
+
+    build()
+    ((_, right),) = results
+    raised = [error for _, error in broken_off(build, ("calls/together.py",), callers=None)]
+    errors = [error for error in raised if isinstance(error, Exception)]  # some came later on
+    assert errors and all("in the middle of a call" in str(error) for error in errors)
+    assert all([values == right[-1 - count :] for count, values in results])
+
+
 def test_zeros_of_width_0_are_an_error_where_scalars_are_known_too():
     @db.cell
     def scaled(x, factor):
@@ -616,11 +663,11 @@ def test_after_the_block_there_are_no_further_parts_and_rows():
     p = tree_parameters()
     with db.Graph(dtype="float64") as graph:
         xs = F.input(graph, np.ones((2, D))).keep()
-        state = leaf(xs[0], p)
+        state, states = leaf(xs[0], p), leaf.each(xs, p)
         h = state[0].keep()
         graph.backward(F.sum(h))
     assert h.value.shape == (H,)
-    for part in (lambda: state[0], lambda: tuple(state), lambda: xs[1]):
+    for part in (lambda: state[0], lambda: tuple(state), lambda: xs[1], lambda: states[1]):
         with pytest.raises(GraphError, match="the graph is closed"):
             part()
 
