@@ -12,6 +12,7 @@ from dynbatch.batcher.execution import executor
 from dynbatch.batcher.planning import memory_plan, narrowing, recompute_search
 from dynbatch.batcher.planning.memory_plan import plan_lifetimes
 from dynbatch.batcher.planning.stages import NO_SAVING
+from dynbatch.cells.scan import prefix
 from dynbatch.errors import ArgumentError, MemoryLimitError, NumericError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime.precision import round_to
@@ -21,6 +22,8 @@ from tests.reference_models import sentences
 
 LAYERS = {
     "lstm": lambda: models.LSTM(12, 8, bidirectional=True),
+    "loop": lambda: models.LSTM(12, 24),  # large enough for C
+    "attending": lambda: Attending(),
     "transformer": lambda: models.TransformerEncoder(2, 12, 2, 24, dropout=0.25),
     "linear": lambda: models.Sequential(models.Linear(12, 16), F.gelu, models.Linear(16, 9)),
 }
@@ -41,12 +44,34 @@ def narrowing_of(monkeypatch):
     return set_least
 
 
+@db.cell
+def attending_step(x, state, model, memory):
+    h, context = state
+    h = F.tanh(model.inputs(x) + model.states(h) + model.contexts(context))
+    context = F.tanh(model.attention.attend(h, memory))
+    return h + context, (h, context)
+
+
+class Attending(models.Module):
+    """A loop whose steps attend to the words."""
+
+    def __init__(self):
+        self.inputs, self.states, self.contexts = [models.Linear(k, 24) for k in (12, 24, 24)]
+        self.attention = models.AdditiveAttention(24, 12, 24)
+        self.values = models.Linear(12, 24)
+
+    def __call__(self, x):
+        memory = self.attention.keys(x), self.values(x)
+        return db.scan(attending_step, x, (24, 24), self, memory)[0]
+
+
 class Tagger(models.Module):
     def __init__(self, kind):
         db.seed(0)
         self.table = models.Embedding(20, 12)
         self.encoder = LAYERS[kind]()
-        self.output = models.Linear(16 if kind == "lstm" else 12 if kind == "transformer" else 9, 5)
+        width = {"lstm": 16, "loop": 24, "attending": 24, "transformer": 12, "linear": 9}[kind]
+        self.output = models.Linear(width, 5)
 
     def loss(self, graph, words, tags):
         return F.cross_entropy(self.output(self.encoder(self.table(graph, words))), tags)
@@ -138,8 +163,11 @@ def stages_of(graph):
     return [label.split()[0] for label, _ in graph.memory_use.stages]
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-def test_no_bit_depends_on_what_lies_in_16_bits(kind, narrowing_of, device):
+@pytest.mark.parametrize(
+    ("kind", "rows"), [*[(kind, 384) for kind in LAYERS], ("loop", 2), ("attending", 2)]
+)
+def test_no_bit_depends_on_what_lies_in_16_bits(kind, rows, narrowing_of, device, monkeypatch):
+    monkeypatch.setattr(prefix, "LEAST_ROWS", rows)  # so few in a chunk of backward
     model, batch = Tagger(kind), sentences([3, 0, 1, 7])
     narrowing_of(1 << 40)
     expected, graph = gradients(model, batch, device)

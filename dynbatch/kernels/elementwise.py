@@ -13,6 +13,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels import segment
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
+from dynbatch.kernels.runtime.precision import widened
 from dynbatch.kernels.unary import Argument, Function
 
 
@@ -31,16 +32,17 @@ def apply_backward(
 ) -> None:
     """out = dy ⊙ f'(saved; arguments), with saved as `kernel.reads` says.
 
-    `out` is not `saved`; a flat one may be `dy`.
+    `out` is not `saved`; a flat one may be `dy`. On a CPU saved may be uint16, the upper halves of
+    numbers, if it is an input.
     """
 
     def backward(part: slice, room: Array) -> None:
-        kernel.backward(dy[part], saved[part], room, *arguments)
+        kernel.backward(dy[part], widened(saved[part]), room, *arguments)
 
     if not kernel.inplace and is_flat_within(dy, out):
         write_over(out, backward)
     elif out.size <= segment.WORTH_A_THREAD:
-        kernel.backward(dy, saved, out, *arguments)
+        kernel.backward(dy, widened(saved), out, *arguments)
     else:
         share_blocks_of(out, lambda part: backward(part, out[part]))
 

@@ -54,26 +54,22 @@ class LoopFunctions:
         arguments = (*sizes, address(rows), row_stride(rows), address(panels))
         return task(pack, arguments, rows, panels)
 
-    def steps(
-        self, way: int, places: Array, rows: Array, finds_state: bool, ahead: int
-    ) -> NativeTask:
+    def steps(self, way: int, places: Array, rows: Array, given: int, ahead: int) -> NativeTask:
         """The task that runs steps forward or back.
 
         Args:
             rows:  (N, 4) int64 of each step, as the text reads them.
             ahead: rows of the maps of streams that it makes before.
         """
-        arguments = (len(rows), address(rows), finds_state, ahead, 0, address(places))
+        arguments = (len(rows), address(rows), given, ahead, 0, address(places))
         return task(self._functions[way], (*arguments, self._product), places, rows)
 
-    def bind(self, way: int, places: Array, finds_state: bool) -> Callable[[Array, int, int], None]:
+    def bind(self, way: int, places: Array, given: int) -> Callable[[Array, int, int], None]:
         """A function that runs steps with the maps ahead of them, or a part of each."""
         function = self._functions[way]
 
         def run(rows: Array, ahead: int, part: int) -> None:
-            function(
-                len(rows), address(rows), finds_state, ahead, part, address(places), self._product
-            )
+            function(len(rows), address(rows), given, ahead, part, address(places), self._product)
 
         return run
 

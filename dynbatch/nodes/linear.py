@@ -67,6 +67,10 @@ class LinearMap(Operation):
         return cls.is_built_in
 
     @classmethod
+    def reads_narrow_input(cls, batch: Batch) -> bool:
+        return cls.is_built_in and not batch.device.is_cuda
+
+    @classmethod
     def outer_weight(cls, batch: Batch) -> Parameter:
         weight: Parameter = batch.first.weight
         return weight

@@ -340,6 +340,16 @@ class Operation(Recorded):
         return ()
 
     @classmethod
+    def read_narrow(cls, batch: Batch) -> Collection[str]:
+        """Names of `narrow_saved` that backward can read as uint16, the upper halves of numbers."""
+        return ()
+
+    @classmethod
+    def reads_narrow_input(cls, batch: Batch) -> bool:
+        """Whether backward can read its one input as uint16, the upper halves of numbers."""
+        return False
+
+    @classmethod
     def recompute_of(cls, nodes: Sequence[Any]) -> int:
         """`Batch.recompute` of these nodes, unless a plan sets it."""
         return 0

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-import numpy as np
-
 from dynbatch.backend import Array
 from dynbatch.batcher.planning.narrowing import Ranges
 from dynbatch.batcher.planning.stages import Stage, StageKind
-from dynbatch.batcher.steps.placement import halves_size
+from dynbatch.batcher.steps.placement import halves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels.narrow import narrow, round_values, widen
 from dynbatch.nodes.batch import Batch
@@ -67,25 +65,20 @@ def _narrow(step: StepRun, arena: Array) -> None:
     """Round what forward wrote, and have the upper halves in the room for 16 bits."""
     for block, offset in zip(step.blocks, step.narrow, strict=True):
         if offset is not None:
-            narrow(block.values().flat, _halves(arena, offset, block.size))
+            narrow(block.values().flat, halves(arena, offset, block.size))
     for name, offset in step.narrow_saved.items():
         flat = step.batch.saved[name].reshape(-1)
-        narrow(flat, _halves(arena, offset, flat.size))
+        narrow(flat, halves(arena, offset, flat.size))
 
 
 def _widen(step: StepRun, arena: Array) -> None:
     for block, offset in zip(step.blocks, step.narrow, strict=True):
         if offset is not None:
-            widen(_halves(arena, offset, block.size), block.values().flat)
+            widen(halves(arena, offset, block.size), block.values().flat)
 
 
 def _widen_saved(step: StepRun, arena: Array) -> None:
     step.place_saved(arena)
-    for name, offset in step.narrow_saved.items():
+    for name in step.widened_saved:
         flat = step.batch.saved[name].reshape(-1)
-        widen(_halves(arena, offset, flat.size), flat)
-
-
-def _halves(arena: Array, start: int, elements: int) -> Array:
-    """Room in the arena for numbers of 16 bits."""
-    return arena[start : start + halves_size(elements)].view(np.uint16)[:elements]
+        widen(halves(arena, step.narrow_saved[name], flat.size), flat)

@@ -48,7 +48,8 @@ class LifetimeWalk:
     Args:
         graph:    the steps, and where gradients pass.
         saving:   what the run does to need less memory.
-        in_place: whether blocks may be written over others.
+        in_place: whether blocks may be written over others, and read in 16 bits; not where somebody
+            looks at each.
 
     Attributes:
         table:      blocks of the arena, as if none took the place of another.
@@ -85,7 +86,10 @@ class LifetimeWalk:
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
             self.gradients[loss] = self.table.add(loss.size, 0, END, loss.width, "gradients", owner)
-        stages = StageSequence(graph, saving)
+        stages = StageSequence(graph, saving, in_place)
+        self._widened_names = stages.widened_names
+        self._reads_narrow_input = stages.reads_narrow_input
+        self._narrow: dict[Block, int] = {}  # rows of what lies in 16 bits alone
         self._accumulated = stages.accumulated
         for time, (kind, steps) in enumerate(stages.sequence):
             self._walk_stage(time, kind, steps)
@@ -158,6 +162,8 @@ class LifetimeWalk:
             half(row, block.size, VALUES) if block in graph.narrowed and block not in wide else None
             for block, row in zip(step.blocks, placement.blocks, strict=True)
         ]
+        lying = zip(step.blocks, blocks, strict=True)
+        self._narrow.update({block: row for block, row in lying if row is not None})
         names = graph.narrowed_saved.get(step, ())
         saved = {
             name: half(row, rows * width, KEPT)
@@ -174,6 +180,7 @@ class LifetimeWalk:
                 rows.append(None)
                 continue
             self.table.lasts[narrow] = time
+            del self._narrow[block]
             row = self.table.add(block.size, time, time, block.width, VALUES, owner, is_form=True)
             self._values[block] = row
             rows.append(row)
@@ -181,9 +188,10 @@ class LifetimeWalk:
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
         placement, rows = self.placements[step], {}
-        for name, narrow in placement.narrow_saved.items():
+        names = self._widened_names(step)
+        for name in filter(placement.narrow_saved.__contains__, names):
             _, count, width = placement.saved[name]
-            self.table.lasts[narrow] = time
+            self.table.lasts[placement.narrow_saved[name]] = time
             rows[name] = self.table.add(
                 count * width, time, time, width, KEPT, step.node_type.__name__, is_form=True
             )
@@ -233,7 +241,12 @@ class LifetimeWalk:
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
         packings: tuple[int | None, ...] = (None,) * len(step.sources)
-        if retains.inputs and not step.is_structural:
+        narrow: int | None = None
+        if retains.inputs and self._reads_narrow_input(step):
+            narrow = self._narrow.get(step.sources[0].blocks[0])
+        if narrow is not None:
+            lasts[narrow] = until
+        elif retains.inputs and not step.is_structural:
             reads = [retains.input(position) for position in range(len(step.sources))]
             packings = self._read_inputs(step, time, until, reads)
         is_kept = step.block in self._retained
@@ -258,7 +271,7 @@ class LifetimeWalk:
                 elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
             )
             workspace = row, elements
-        self._add_backward(step, time, packings, workspace, output)
+        self._add_backward(step, time, packings, workspace, output, narrow)
         if self.pairs is not None:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
@@ -276,6 +289,7 @@ class LifetimeWalk:
         packings: tuple[int | None, ...],
         workspace: tuple[int, int] | None,
         output: bool,
+        narrow: int | None = None,
     ) -> None:
         owned = NOBODY
         if step.parameters:
@@ -288,7 +302,7 @@ class LifetimeWalk:
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])
         deferred = self._graph.deferred.get(step, NOBODY)
         self.backward[step] = BackwardPlacement(
-            packings, targets, workspace, owned, deferred, output
+            packings, targets, workspace, owned, deferred, output, narrow
         )
 
     def _target(

@@ -83,7 +83,7 @@ class MemoryPlan:
         """
         firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
         in_both: Counter[Narrowable] = Counter()
-        again: Counter[Narrowable] = Counter()
+        last: Counter[Narrowable] = Counter()
 
         def count(key: Narrowable, narrow: int, *wide: int | None) -> None:
             alive = [
@@ -92,7 +92,7 @@ class MemoryPlan:
             if alive[0] and any(alive[1:]):
                 in_both[key] += sizes[narrow]
             elif alive[-1]:
-                again[key] += sizes[narrow]
+                last[key] += sizes[narrow]
 
         for step, placement in self.placements.items():
             widened = placement.widened or [None] * len(placement.narrow)
@@ -100,10 +100,9 @@ class MemoryPlan:
             for block, narrow, *both in rows:
                 if narrow is not None:
                     count(block, narrow, *both)
-            for name, narrow in placement.narrow_saved.items():
-                both = [placement.saved[name][0], placement.widened_saved.get(name)]
-                count((step, name), narrow, *both)
-        return [key for key, _ in (in_both or again).most_common(most)]
+            for name, again in placement.widened_saved.items():
+                count((step, name), placement.narrow_saved[name], placement.saved[name][0], again)
+        return [key for key, _ in (in_both or last).most_common(most)]
 
     def outlives(self, row: int) -> bool:
         """Whether a block stays after the run."""

@@ -126,6 +126,8 @@ class Narrowing:
 def narrowed_saved(backward: Iterable[StepRun]) -> dict[StepRun, Sequence[str]]:
     """The names of what steps leave beside values that lies in 16 bits, of steps that have any.
 
+    Backward reads all or none in 16 bits of what it can read so.
+
     Args:
         backward: new steps whose backward runs after forward.
     """
@@ -133,5 +135,9 @@ def narrowed_saved(backward: Iterable[StepRun]) -> dict[StepRun, Sequence[str]]:
     for step in backward:
         if step.node_type.saves and (narrow := step.node_type.narrow_saved(step.batch)):
             saved = step.node_type.saved(step.batch)
-            names[step] = [x for x in narrow if saved[x][0] * saved[x][1] >= LEAST_NARROWED]
+            sizes = {name: saved[name][0] * saved[name][1] for name in narrow}
+            together = step.node_type.read_narrow(step.batch)
+            if sum([sizes[name] for name in together]) >= LEAST_NARROWED:
+                sizes |= dict.fromkeys(together, LEAST_NARROWED)
+            names[step] = [x for x in narrow if sizes[x] >= LEAST_NARROWED]
     return {step: large for step, large in names.items() if large}

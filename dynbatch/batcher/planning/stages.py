@@ -124,7 +124,8 @@ class StepGraph:
         without_gradient: parameters that have no gradient yet.
         rounded:       see `Narrowing`.
         narrowed:      blocks that lie in 16 bits between forward and backward.
-        narrowed_saved: names of what steps leave beside values that does so, by step.
+        narrowed_saved: names of what steps leave beside values that does so, by step;
+            `read_narrow`, those of it that backward can read as it lies.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class StepGraph:
         self.rounded = {} if narrowing is None else narrowing.rounded
         self.narrowed: frozenset[Block] = frozenset()
         self.narrowed_saved: Mapping[StepRun, Sequence[str]] = {}
+        self.read_narrow: Mapping[StepRun, Collection[str]] = {}
         if loss is not None:
             self.maker = {block: step for step in self.new for block in step.blocks}
             self._find_backward(loss)
@@ -170,6 +172,9 @@ class StepGraph:
                 late = [step for stage in self.late() for step in stage]
                 self.narrowed = narrowing.narrowed(self.maker, late, self.kept)
                 self.narrowed_saved = narrowed_saved([s for s in late if s.block in self.maker])
+                self.read_narrow = {
+                    step: step.node_type.read_narrow(step.batch) for step in self.narrowed_saved
+                }
 
     def needs_gradient(self, step: StepRun) -> bool:
         return any(
@@ -260,17 +265,22 @@ def stage_label(stage: Stage, graph: StepGraph) -> str:
 class StageSequence:
     """The stages of one run with a saving, in order.
 
+    Args:
+        reads_narrow: whether backward reads in 16 bits what it can read so.
+
     Attributes:
         sequence:    the stages.
         accumulated: for each step whose products are gathered, or of a part, the number of the
             stage at which they, or all its gradients, are added up; the rest is after the run.
     """
 
-    def __init__(self, graph: StepGraph, saving: MemorySaving) -> None:
+    def __init__(self, graph: StepGraph, saving: MemorySaving, reads_narrow: bool) -> None:
         self.sequence: list[tuple[StageKind, list[StepRun]]] = []
         self.accumulated: dict[StepRun, int] = {}
         self._graph = graph
         self._saving = saving
+        self._reads_narrow = reads_narrow
+        self._read_narrow = graph.read_narrow if reads_narrow else {}
         self._done: set[StepRun] = set()
         self._narrowed = graph.narrowed - saving.wide
         self._wide: set[StepRun] = set()  # whose values are float32 again
@@ -326,6 +336,15 @@ class StageSequence:
         names = self._graph.narrowed_saved.get(step, ())
         return [name for name in names if (step, name) not in self._saving.wide]
 
+    def reads_narrow_input(self, step: StepRun) -> bool:
+        """Whether backward of a step reads its one input in 16 bits, if that lies so by then."""
+        return self._reads_narrow and step not in self._graph.deferred and step.reads_narrow_input
+
+    def widened_names(self, step: StepRun) -> list[str]:
+        """The names of what a step left in 16 bits that becomes float32 again."""
+        narrow = self._read_narrow.get(step, ())
+        return [name for name in self._narrow_saved(step) if name not in narrow]
+
     def _backward(self, stages: Iterable[list[StepRun]]) -> None:
         for stage in stages:
             for steps in [[step] for step in stage] if self._saving.serial else [stage]:
@@ -379,9 +398,10 @@ class StageSequence:
 
     def _widen(self, steps: Sequence[StepRun]) -> None:
         """Widen what the backward of some steps reads, unless it was before."""
-        self._widen_blocks([block for step in steps for block in step.read_by_backward()])
+        wide = [step for step in steps if not self.reads_narrow_input(step)]
+        self._widen_blocks([block for step in wide for block in step.read_by_backward()])
         again = self._saving.recomputed
-        narrow = [step for step in steps if step not in again and self._narrow_saved(step)]
+        narrow = [step for step in steps if step not in again and self.widened_names(step)]
         self._append(StageKind.WIDEN_SAVED, narrow)
 
     def _widen_blocks(self, blocks: Iterable[Block]) -> None:

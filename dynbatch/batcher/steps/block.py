@@ -249,6 +249,10 @@ class BatchInput(RowLayout):
         """The packed rows without a copy; only if `is_view`."""
         return self._slice(self.blocks[0].values())
 
+    def view_of(self, flat: Array) -> Ragged:
+        """The rows without a copy in another array of the block's elements; only if `is_view`."""
+        return self._slice(self.blocks[0]._ragged(flat))
+
     def gradient_view(self) -> Ragged:
         """The packed gradient rows without a copy; only if `is_view`."""
         return self._slice(self.blocks[0].gradients())

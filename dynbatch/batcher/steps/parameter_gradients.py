@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
+from dynbatch.kernels.linear_gradients import MapGradient, weight_gradients
 from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
 from dynbatch.parameter import Parameter
 from dynbatch.recent import free_at_fork
@@ -55,11 +56,13 @@ class StepGradients:
         return [parameter for parameter, *_ in left]
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
-        """Add dyᵀ x to a parameter (O, I)."""
+        """Add dyᵀ x to a parameter (O, I); x of uint16 are the upper halves of numbers."""
         if parameter.frozen:
             return
         if parameter.uid in self._deferred:
             self.products.append((parameter.here, x, dy))
+        elif x.dtype == np.uint16:
+            weight_gradients([x], [MapGradient(dy, None, [self.buffer(parameter)])], False)
         else:
             blas.matmul_outer(x, dy, self.buffer(parameter))
 

@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import NamedTuple
 
+import numpy as np
+
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.block import Block
 
 
 def halves_size(elements: int) -> int:
     """Elements of an arena that so many numbers of 16 bits take."""
     return -(-elements // 2)
+
+
+def halves(arena: Array, start: int, elements: int) -> Array:
+    """Room in the arena for numbers of 16 bits."""
+    return arena[start : start + halves_size(elements)].view(np.uint16)[:elements]
 
 
 class Placement(NamedTuple):
@@ -48,7 +56,8 @@ class Placement(NamedTuple):
 
     def read_by_backward(self) -> list[int]:
         """The places of what backward reads beside values."""
-        return [self.widened_saved.get(name, row) for name, (row, _, _) in self.saved.items()]
+        rows = {name: row for name, (row, _, _) in self.saved.items()}
+        return [*{**rows, **self.narrow_saved, **self.widened_saved}.values()]
 
     def resting_saved(self) -> list[int]:
         """The places of what backward will read beside values until then."""
@@ -79,6 +88,7 @@ class BackwardPlacement(NamedTuple):
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
+    narrow:    of its one input, where that is read in 16 bits; else None.
     """
 
     packings: tuple[int | None, ...]
@@ -87,3 +97,4 @@ class BackwardPlacement(NamedTuple):
     owned: frozenset[int]
     deferred: frozenset[int]
     output: bool
+    narrow: int | None = None

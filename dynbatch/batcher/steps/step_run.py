@@ -10,7 +10,12 @@ from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.steps.block import OF_STEPS, BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
-from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
+from dynbatch.batcher.steps.placement import (
+    BackwardPlacement,
+    GradientTarget,
+    Placement,
+    halves,
+)
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels.runtime.tasks import Written
@@ -55,10 +60,10 @@ class StepRun:
 
     __slots__ = (
         "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "flops",
-        "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_saved", "node_type",
-        "nodes", "num_batches", "num_nodes", "parameters", "planned", "prepare_seconds",
-        "reads_output", "repacked", "saved", "scratch", "sources", "spans", "stage", "targets",
-        "widened", "widened_saved", "workspace", "workspace_backward",
+        "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_input",
+        "narrow_saved", "node_type", "nodes", "num_batches", "num_nodes", "parameters", "planned",
+        "prepare_seconds", "reads_output", "repacked", "saved", "scratch", "sources", "spans",
+        "stage", "targets", "widened", "widened_saved", "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -90,6 +95,7 @@ class StepRun:
         self.scratch: Array | None = None
         self.workspace_backward: tuple[int, int] | None = None
         self.reads_output = False
+        self.narrow_input: int | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
         self._label = ""
@@ -197,6 +203,12 @@ class StepRun:
             blocks += [block for source in sources for block in source.blocks]
         return blocks
 
+    @property
+    def reads_narrow_input(self) -> bool:
+        """Whether backward can read its one input in 16 bits, where that lies in one block."""
+        is_view = len(self.sources) == 1 and self.sources[0].is_view
+        return is_view and self.node_type.reads_narrow_input(self.batch)
+
     def readers(self, position: int) -> list[tuple[Operation, Any]]:
         """The reading node of each place that an input is packed from, in order."""
         places = self.sources[position].nodes
@@ -246,6 +258,7 @@ class StepRun:
             self.workspace_backward = offsets[row], elements
         self.gradients = StepGradients(set(placement.owned), placement.deferred)
         self.reads_output = placement.output
+        self.narrow_input = None if placement.narrow is None else offsets[placement.narrow]
 
     # Kernels --------------------------------------------------------------------------------------
 
@@ -280,10 +293,19 @@ class StepRun:
             raise freed(self.nodes[0])
         retains = self.retains
         batch = self.batch
-        batch.inputs = tuple(
-            [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
-             for position, source in enumerate(self.sources)]
-        )  # fmt: skip
+        for name, start in self.narrow_saved.items():
+            if name not in self.widened_saved:
+                _, rows, width = self.saved[name]
+                batch.saved[name] = halves(arena, start, rows * width).reshape(rows, width)
+        if self.narrow_input is not None:
+            batch.inputs = (self._narrow_view(arena, self.narrow_input),)
+        else:
+            batch.inputs = tuple(
+                [
+                    self._pack(source, self.repacked[k], arena) if retains.input(k) else None
+                    for k, source in enumerate(self.sources)
+                ]
+            )
         batch.output = self.block.values() if self.reads_output else None
         batch.gradients = self.gradients
         batch.port_gradients = [port.gradients() for port in self.block.ports]
@@ -327,6 +349,11 @@ class StepRun:
         self.copied_bytes += copied
         self.batch.launches += 1
         return packed
+
+    def _narrow_view(self, arena: Array, start: int) -> Ragged:
+        """View the one input in 16 bits."""
+        (source,) = self.sources
+        return source.view_of(halves(arena, start, source.blocks[0].size))
 
     def place_saved(self, arena: Array) -> None:
         """Have what forward leaves, and its workspace, where the plan has put them."""

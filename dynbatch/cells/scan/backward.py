@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import numpy as np
+
 from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
@@ -13,7 +15,7 @@ from dynbatch.cells.scan.run import ScanRun, States, sorted_inputs, take_rows, t
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
-from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
+from dynbatch.compiler.c.loop_text import IN_16_BITS, OUTPUT_GRADIENTS
 from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -37,6 +39,11 @@ class ScanBackward:
         rooms, self._tasks = run.take(backward=True), Tasks()
         self._chunks = run.chunks(leaves_all=False)
         self._arrays = run.arrays(rooms, self._tasks, backward=True)
+        self._native = run.native
+        kept = self._arrays.kept.values()
+        self._reads_16_bits = any([array.dtype == np.uint16 for array in kept])
+        if self._reads_16_bits:
+            self._native = run.cell.in_c.functions(batch.dtype, in_16_bits=True)
         self._initial = run.initial_states(rooms)
         self._carried = run.by_shard(batch.port_gradients, rooms, "C")  # from step to step
         self._wanted = {
@@ -113,6 +120,8 @@ class ScanBackward:
         shards = run.of_shards(self._arrays, wide, chunk, self._states_before(chunk), outside)
         for (_, of_shard), carried in zip(shards, self._carried, strict=True):
             of_shard.update({f"C{k}": rows for k, rows in enumerate(carried)})
+            if self._reads_16_bits and chunk[0].first:
+                of_shard["given"] = IN_16_BITS
         is_first = chunk is self._chunks[-1]
         self._tasks.then(
             *[self._backward_tasks(k, *each, is_first) for k, each in enumerate(shards)]
@@ -158,8 +167,8 @@ class ScanBackward:
         span = (0, shard.rows)
         tasks = run.forward_tasks(number, shard, arrays, is_first) if run.recomputes else []
         tasks += run.begin_generic(GenericStep.begin_backward, number, shard, is_first)
-        if run.native is not None and run.is_in_c:
-            tasks.append(run.native.steps(1, arrays, shard.steps))
+        if self._native is not None and run.is_in_c:
+            tasks.append(self._native.steps(1, arrays, shard.steps))
         else:
             tasks.append(partial(self._run_backward, shard, arrays))
         return tasks + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)

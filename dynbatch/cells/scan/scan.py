@@ -139,6 +139,11 @@ class Scan(Operation):
         return () if batch.recompute else batch.first.cell.values_left(batch.device.is_cuda)
 
     @classmethod
+    def read_narrow(cls, batch: Batch) -> Collection[str]:
+        runs_in_c = _runner(batch) is ScanRun and not batch.recompute
+        return batch.first.cell.in_c.left(batch.dtype) if runs_in_c else ()
+
+    @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         tokens = int(lengths_of(batch).sum())
         return INDEX_BYTES * (TABLES_A_TOKEN * tokens + TABLES_A_SENTENCE * len(batch.nodes))

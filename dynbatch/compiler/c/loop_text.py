@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from textwrap import indent
 
 from dynbatch.compiler.buffers import Storage
@@ -10,7 +10,7 @@ from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.nest_text import NestText
 from dynbatch.compiler.groups import items
 from dynbatch.compiler.heads import ONE_HEAD, Heads
-from dynbatch.compiler.ir import OWN_KERNELS, Op, Value
+from dynbatch.compiler.ir import OWN_KERNELS, Op, Origin, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.nests import NestGroup
@@ -19,6 +19,7 @@ from dynbatch.compiler.program import numbered
 
 HEAD = """\
 #include "elementwise.h"
+#include "bfloat16.h"
 
 typedef void product_function(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,
     const REAL* panels, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc);
@@ -28,6 +29,26 @@ typedef void forward_step(const void* shared, ptrdiff_t t, ptrdiff_t n, const RE
     ptrdiff_t x_stride, REAL* out, ptrdiff_t out_stride);
 typedef void backward_step(const void* shared, ptrdiff_t t, ptrdiff_t n, const REAL* dy,
     ptrdiff_t dy_stride, const REAL* x, ptrdiff_t x_stride, REAL* dx, ptrdiff_t dx_stride);
+
+// What forward left for backward, as `LoopText.left` names it: numbers, or their upper halves. The
+// state that a step finds is such where `found` says so, else the initial one of the sentence.
+#ifdef IN_16_BITS
+#define KEPT uint16_t
+#define get_kept get_short
+#else
+#define KEPT REAL
+#define get_kept get
+#endif
+#define ROW_OF_STATE(p, i) ((p) + (i) * (ptrdiff_t)(found ? sizeof(KEPT) : sizeof(REAL)))
+INLINE vector get_state(const char* p, ptrdiff_t j, ptrdiff_t n, int found) {
+    return found ? get_kept((const KEPT*)p + j, n) : get((const REAL*)p + j, n);
+}
+static void take_state(
+    ptrdiff_t n, ptrdiff_t N, const char* x, ptrdiff_t stride, int found, REAL* out) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        EACH_VECTOR(j, m, N)
+            put(out + i * N + j, get_state(ROW_OF_STATE(x, i * stride), j, m, found), m);
+}
 
 // Panels of N columns begin at whole cache lines, on any processor.
 #define LINE ((ptrdiff_t)(64 / sizeof(REAL)))
@@ -57,6 +78,17 @@ static void put_rows(ptrdiff_t n, ptrdiff_t N, const REAL* x, ptrdiff_t stride,
 ORDER, OUTPUTS, OUTPUT_GRADIENTS = "order", "ys", "dys"
 
 
+IN_16_BITS = 2
+"""The argument `given` where the state before is what an earlier chunk left, in 16 bits."""
+
+STATE = "const char*"
+LOADS = {
+    "const REAL*": "get({} + j, m)", "const KEPT*": "get_kept({} + j, m)",
+    STATE: "get_state({}, j, m, found)",
+}  # fmt: skip
+"""The vector of a lane by the type of its pointer."""
+
+
 def rows_of_stream(number: int) -> str:
     return f"xs{number}"
 
@@ -66,6 +98,7 @@ class LoopText:
 
     Attributes:
         slots:   names of the arrays that it gets, in order.
+        left:    those of forward that may lie in 16 bits.
         outside: names of the streams' rows outside of the loop.
         between: operators with kernels of their own: then it runs one part of a step, before the
                  first of them, between two, or behind the last.
@@ -75,12 +108,14 @@ class LoopText:
         storages: of the pass; that of forward is the last.
         kept:     values that are read after the step.
         attends:  whether it calls the operators with kernels of their own too.
+        left:     arrays of forward that may lie in 16 bits.
     """
 
     def __init__(
         self, name: str, program: LoopProgram, storages: Sequence[Storage], kept: Sequence[Value],
-        attends: bool,
+        attends: bool, left: Collection[str] = (),
     ) -> None:  # fmt: skip
+        self.left = left
         self.between: list[Op] = []
         self.maps = numbered(program.linear_maps)
         self.places = self._places(storages)
@@ -176,7 +211,7 @@ class LoopText:
     def _arrays(self) -> list[str]:
         lines = []
         for number, name in enumerate(self.slots):
-            kind = "int64_t" if name == ORDER else "REAL"
+            kind = "int64_t" if name == ORDER else "KEPT" if name in self.left else "REAL"
             lines.append(f"{kind}* const {name} = ({kind}*)(intptr_t)at[{2 * number}];")
             lines.append(f"const ptrdiff_t {name}_step = at[{2 * number + 1}];")
         return lines
@@ -187,17 +222,20 @@ class LoopText:
             "const int64_t* step = steps + 4 * t;",
             "const ptrdiff_t s = step[0], n = step[2], p = step[3];",
             "const int zero = p < 0 && !given;",
+            *[f"const int found = p >= 0 || given == {IN_16_BITS};"] * bool(self.left),
         ]
 
     def _states(self) -> list[str]:
         lines = []
         for k, columns in enumerate(self._following):
-            pointer, stride = f"I{k}", f"I{k}_step"
+            pointer, stride, kind = f"I{k}", f"I{k}_step", "REAL"
             if columns is not None:
-                left = place_in(*columns, "p")
-                pointer = f"p < 0 ? {pointer} : {left.pointer}"
+                left, after = place_in(*columns, "p"), ""
+                if self.is_left(k):
+                    kind, after = "char", "(const char*)"
                 stride = f"p < 0 ? {stride} : {left.stride}"
-            lines.append(f"const REAL* const h{k} = {pointer};")
+                pointer = f"p < 0 ? {after}{pointer} : {after}({left.pointer})"
+            lines.append(f"const {kind}* const h{k} = {pointer};")
             lines.append(f"const ptrdiff_t h{k}_row = {stride};")
         return lines
 
@@ -219,17 +257,34 @@ class LoopText:
         self._lanes.append(text.function)
         return text.lines
 
+    def _kind(self, segment: ColumnRange) -> str:
+        """The type of the numbers that a lane reads: char of a state that may be in either form."""
+        base = segment.base
+        if base.origin is not Origin.STATE:
+            return "KEPT" if self.places.of(*segment).array in self.left else "REAL"
+        return "char" if self.is_left(base.number) else "REAL"
+
+    def is_left(self, state: int) -> bool:
+        """Whether what a step leaves of a part of the state may lie in 16 bits."""
+        columns = self._following[state]
+        return columns is not None and columns.buffer.name in self.left
+
     def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
         """The loop over the rows of a lane; prints the function of one vector of it too."""
         names = names_of(lane, lambda segment: self._is_kept(segment, ops))
         if not names.stores:  # nothing reads what it makes
             return []
         function = f"{self._name}_lane_{len(self._lanes)}"
-        pointers = [("const REAL*", f"x{k}", x) for k, (_, x) in enumerate(names.loads)]
+        pointers = [(f"const {self._kind(x)}*", f"x{k}", x) for k, (_, x) in enumerate(names.loads)]
+        loads = [LOADS[kind].format(name) for kind, name, _ in pointers]
+        flag = "found, " if STATE in [kind for kind, _, _ in pointers] else ""
         pointers += [("REAL*", f"y{k}", y) for k, (_, y) in enumerate(names.stores)]
         parameters = ", ".join([f"{kind} {name}" for kind, name, _ in pointers])
-        head = f"INLINE void {function}(ptrdiff_t j, ptrdiff_t m, {parameters}) {{"
-        body = [f"const vector {v} = get(x{k} + j, m);" for k, (v, _) in enumerate(names.loads)]
+        of_state = f"int {flag}" if flag else ""
+        head = f"INLINE void {function}(ptrdiff_t j, ptrdiff_t m, {of_state}{parameters}) {{"
+        body = [
+            f"const vector {v} = {load};" for (v, _), load in zip(names.loads, loads, strict=True)
+        ]
         for v, scalar, operands in names.makes:
             body.append(f"const vector {v} = {expression(scalar.op, operands)};")
         body += [f"put(y{k} + j, {v}, m);" for k, (v, _) in enumerate(names.stores)]
@@ -237,8 +292,11 @@ class LoopText:
         lines, width = ["for (ptrdiff_t i = 0; i < n; i++) {"], lane.width // self._heads.count
         for kind, name, segment in pointers:
             columns, of_head = self.places.of(*segment), self._heads.offset(segment.base, width)
-            lines.append(f"    {kind} {name} = {columns.pointer}{of_head} + i * {columns.stride};")
-        arguments = ", ".join([name for _, name, _ in pointers])
+            row = f"{columns.pointer}{of_head} + i * {columns.stride}"
+            if kind == STATE:
+                row = f"ROW_OF_STATE({columns.array}, {columns.column} + i * {columns.stride})"
+            lines.append(f"    {kind} {name} = {row};")
+        arguments = flag + ", ".join([name for _, name, _ in pointers])
         return [
             *lines,
             "    ptrdiff_t j = 0;",

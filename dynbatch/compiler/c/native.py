@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from math import prod
 
@@ -55,12 +55,23 @@ class NativeLoop:
         """The reason that NumPy runs the loop where other loops run in C, or ""."""
         return f"run by NumPy: no C for {', '.join(self.lacks)}" if self.lacks else ""
 
-    def functions(self, dtype: DType) -> NativeFunctions | None:
-        """The loop's functions for a dtype; None where NumPy runs it."""
+    def functions(self, dtype: DType, in_16_bits: bool = False) -> NativeFunctions | None:
+        """The loop's functions for a dtype; None where NumPy runs it.
+
+        Args:
+            in_16_bits: whether backward finds in 16 bits what of forward's `left` says.
+        """
         if self.lacks or self._work < WORTH_COMPILING:
             return None
-        functions = self._text.functions(dtype)
+        functions = (self._text_in_16_bits if in_16_bits else self._text).functions(dtype)
         return None if functions is None else NativeFunctions(self, functions)
+
+    def left(self, dtype: DType) -> Collection[str]:
+        """The arrays that forward leaves and backward can find in 16 bits."""
+        whole_steps = self.attends or not self._backward.forward.generic
+        if self.by_sentence is not None or not whole_steps or self.functions(dtype) is None:
+            return ()
+        return self.texts[1].left
 
     @cached_property
     def by_sentence(self) -> SentenceTexts | None:
@@ -88,6 +99,11 @@ class NativeLoop:
         with compiling():
             return PrintedLoop(self.source)
 
+    @cached_property
+    def _text_in_16_bits(self) -> PrintedLoop:
+        with compiling():
+            return PrintedLoop(f"#define IN_16_BITS\n{self.source}")
+
 
 class NativeFunctions:
     """The compiled functions of a loop for one dtype, on arrays by name."""
@@ -114,9 +130,9 @@ class NativeFunctions:
     def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
         ahead = 0 if way else _end(steps)
-        places, finds_state = self._places(way, arrays), bool(arrays.get("given"))
+        places, finds = self._places(way, arrays), int(arrays.get("given", 0))
         rows = np.array(steps, np.int64)
-        return self._functions.steps(way, places, rows, finds_state, ahead)
+        return self._functions.steps(way, places, rows, finds, ahead)
 
     def by_table(self, arrays: Arrays, table: Array, ways: Sequence[int]) -> NativeTask:
         """The task that runs the steps of a loop by sentences: see `c.by_sentence`.
@@ -174,7 +190,8 @@ class NativeFunctions:
 
     def _bound(self, way: int, arrays: Arrays) -> Callable[..., None]:
         """Forward (0) or backward (1) on some arrays."""
-        run_rows = self._functions.bind(way, self._places(way, arrays), bool(arrays.get("given")))
+        finds = int(arrays.get("given", 0))
+        run_rows = self._functions.bind(way, self._places(way, arrays), finds)
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
             run_rows(np.array(steps, np.int64), _end(steps) if ahead else 0, part)

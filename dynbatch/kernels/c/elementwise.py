@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from dynbatch.backend import Array
 from dynbatch.kernels.c.printed import BACKWARD, FORWARD
 from dynbatch.kernels.c.runtime.calls import print_call
@@ -30,7 +32,7 @@ def apply_backward(
     kernel: Function, dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> Any:
     function, numbers = kernel.chosen(arguments)
-    call = _loop(function, "back")
+    call = _loop(function, "back_narrow" if saved.dtype == np.uint16 else "back")
     if call is None or (function is arithmetic.power and numbers[0] not in PRODUCTS):
         return NotImplemented
     return call(dy, saved, out, *numbers)

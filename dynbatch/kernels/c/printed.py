@@ -45,7 +45,7 @@ GRADIENTS_OF_TWO = tuple(
 """Functions of two values that C does faster, and how their gradients are called there."""
 
 LOOP = """
-EXPORT void each_{call}(ptrdiff_t first, ptrdiff_t last, {pointers}, REAL* out{numbers}) {{
+EXPORT void each_{name}(ptrdiff_t first, ptrdiff_t last, {pointers}, REAL* out{numbers}) {{
     EACH_VECTOR(i, part, last - first) put(out + first + i, {call}({values}), part);
 }}
 """
@@ -116,9 +116,12 @@ def pairs() -> str:
 
 def loops() -> str:
     """Loops over elements that lie side by side, named as what they compute of each."""
-    texts = ['#include "elementwise.h"\n']
+    texts = ['#include "elementwise.h"\n#include "bfloat16.h"\n']
     texts += [_loop(f"{f.name}_of", ("x",), f.names_of_arguments) for f in FORWARD]
-    texts += [_loop(f"{f.name}_back", ("dy", "s"), f.names_of_arguments) for f in BACKWARD]
+    for f in BACKWARD:
+        texts += [_loop(f"{f.name}_back", ("dy", "s"), f.names_of_arguments)]
+        if f.reads == "input":
+            texts += [_loop(f"{f.name}_back", ("dy", "s"), f.names_of_arguments, narrow="s")]
     texts += [CPrinter().pairs(LOSSES.values())]
     texts += [_loop(name, f.names) for f, name in VALUES_OF_TWO.items()]
     for names in GRADIENTS_OF_TWO:
@@ -126,12 +129,18 @@ def loops() -> str:
     return "".join(texts)
 
 
-def _loop(call: str, arrays: tuple[str, ...], numbers: tuple[str, ...] = ()) -> str:
-    elements = [f"get({array} + first + i, part)" for array in arrays]
+def _loop(
+    call: str, arrays: tuple[str, ...], numbers: tuple[str, ...] = (), narrow: str = ""
+) -> str:
+    """A loop over arrays, of which one may lie in 16 bits: it is named after that."""
+    kinds = {array: ("uint16_t", "get_short") for array in [narrow] if array}
+    forms = {array: kinds.get(array, ("REAL", "get")) for array in arrays}
+    elements = [f"{get}({array} + first + i, part)" for array, (_, get) in forms.items()]
     values = ", ".join([*elements, *[f"(REAL){number}" for number in numbers]])
     return LOOP.format(
+        name=f"{call}_narrow" if narrow else call,
         call=call,
-        pointers=", ".join([f"const REAL* {array}" for array in arrays]),
+        pointers=", ".join([f"const {kind}* {array}" for array, (kind, _) in forms.items()]),
         numbers="".join([f", double {number}" for number in numbers]),
         values=values,
     )

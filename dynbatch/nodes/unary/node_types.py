@@ -32,6 +32,10 @@ class Unary(Elementwise):
     def comes_again(cls, batch: Batch) -> bool:
         return cls.is_built_in
 
+    @classmethod
+    def reads_narrow_input(cls, batch: Batch) -> bool:
+        return cls.is_built_in and not batch.device.is_cuda
+
     def arguments(self) -> tuple[unary.Argument, ...]:
         """Static arguments of the kernel, in order."""
         return tuple([getattr(self, name) for name in self.static])

@@ -7,6 +7,7 @@ from dynbatch.kernels import elementwise as kernels
 from dynbatch.kernels.c.elementwise import PRODUCTS
 from dynbatch.kernels.c.printed import BACKWARD, FORWARD
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves
 from dynbatch.kernels.unary import FUNCTIONS, activations, arithmetic
 from tests.kernels.c.compare import assert_same
 from tests.kernels.unary.cases import choices
@@ -40,6 +41,11 @@ def test_a_function_and_its_gradient(function, dtype):
         kernels.apply_backward(kernel, dy, saved, separate, *arguments)
         kernels.apply_backward(kernel, dy, saved, dy, *arguments)
         assert dy.tobytes() == separate.tobytes()
+        if kernel.reads == "input" and dtype is np.float32:
+            rounded, dy, again = round_to(x, SHORT), elements(size, dtype, 2), np.empty_like(x)
+            kernels.apply_backward(kernel, dy, rounded, separate, *arguments)
+            kernels.apply_backward(kernel, dy, upper_halves(rounded), again, *arguments)
+            assert again.tobytes() == separate.tobytes()
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "gelu", "gelu_tanh", "softplus", "elu"])

@@ -112,15 +112,11 @@ static __attribute__((noinline)) void pack_panel(
 static __attribute__((noinline)) void pack_short_panel(ptrdiff_t K, ptrdiff_t columns,
     const uint16_t* b, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
     ptrdiff_t width = (columns + LANES - 1) & -LANES;
+    if (column == 1) {
+        pack_rows(K, 0, K, columns, b, 1, row, panel);
+        return;
+    }
     EACH_VECTOR(j, n, columns) {
-        if (column == 1) {
-            for (ptrdiff_t k = 0; k < K; k += TERMS) {
-                const uint16_t* from = b + k * row + j;
-                vector next = TERMS > 1 && k + 1 < K ? get_short(from + row, n) : (vector){0};
-                store(panel + k / TERMS * width + j, two_rows(get_short(from, n), next));
-            }
-            continue;
-        }
         EACH_WORDS(k, terms, K) {
             vector x[LANE_COUNT];
             memset(x, 0, sizeof x);
