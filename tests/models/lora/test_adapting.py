@@ -24,6 +24,10 @@ LAYERS = {
         lambda: models.MultiHeadAttention(8, 2, rotary={}, rng=0),
         ["q_proj", "k_proj", "v_proj", "out_proj"],
     ),
+    "gates": (
+        lambda: models.GatedDeltaNet(8, 2, rng=0),
+        ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"],
+    ),
 }
 
 
