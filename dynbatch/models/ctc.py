@@ -6,6 +6,7 @@ import numpy as np
 
 from dynbatch.arguments import refused, shown, sizes
 from dynbatch.backend import Array
+from dynbatch.nodes.losses.ctc import blank_of
 
 
 def ctc_greedy(log_probs: Array, blank: int = 0) -> Array:
@@ -17,11 +18,14 @@ def ctc_greedy(log_probs: Array, blank: int = 0) -> Array:
         log_probs: (T, V), an array such as `node.value`; any scores in this order do.
         blank:     the class of frames without a label.
 
+    Raises:
+        ArgumentError: `log_probs` are no matrix, or the blank is not a class.
+
     Example:
         >>> ctc_greedy(np.eye(3)[[1, 1, 0, 1, 2, 0]]).tolist()
         [1, 1, 2]
     """
-    path = _frames("ctc_greedy", log_probs).argmax(axis=1)
+    path = _frames("ctc_greedy", log_probs, blank).argmax(axis=1)
     is_new = np.ones(path.size, bool)
     is_new[1:] = path[1:] != path[:-1]
     labels: Array = path[is_new & (path != blank)]
@@ -42,6 +46,9 @@ def ctc_beam_search(log_probs: Array, beams: int = 10, blank: int = 0) -> tuple[
     Returns:
         (U,) int64, and a number of at most 0.
 
+    Raises:
+        ArgumentError: `log_probs` are no matrix, beams < 1, or the blank is not a class.
+
     Example:
         >>> frames = np.log([[0.6, 0.4], [0.6, 0.4]])  # the best path is blank, blank: 0.36
         >>> labels, log_prob = ctc_beam_search(frames)
@@ -53,7 +60,7 @@ def ctc_beam_search(log_probs: Array, beams: int = 10, blank: int = 0) -> tuple[
     sizes("ctc_beam_search", beams=beams)
     # By labels, the log probabilities of the paths that end in a blank, and in the last label.
     prefixes: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
-    for frame in _frames("ctc_beam_search", log_probs).tolist():
+    for frame in _frames("ctc_beam_search", log_probs, blank).tolist():
         ahead: dict[tuple[int, ...], tuple[float, float]] = {}
         for labels, (ends_blank, ends_label) in prefixes.items():
             either = np.logaddexp(ends_blank, ends_label)
@@ -79,11 +86,12 @@ def _add(
     prefixes[labels] = (np.logaddexp(before[0], blanks), np.logaddexp(before[1], others))
 
 
-def _frames(what: str, log_probs: Array) -> Array:
+def _frames(what: str, log_probs: Array, blank: int) -> Array:
     frames = np.asarray(log_probs)
     if frames.ndim != 2 or not frames.shape[1]:
         raise refused(
             what, f"log_probs is {shown(log_probs)}", "scores (T, V) of one sentence, an array",
             f"{what}(log_probs.value), of a node",
         )  # fmt: skip
+    blank_of(what, blank, frames.shape[1])
     return frames

@@ -70,3 +70,7 @@ def test_decoding_finds_the_labels_of_most_probability():
     assert models.ctc_greedy(np.zeros((0, 3))).tolist() == []
     with pytest.raises(ArgumentError, match=r"log_probs is a list"):
         models.ctc_greedy([1.0])
+    for decode in (models.ctc_greedy, models.ctc_beam_search):
+        for blank in (3, -1, None):
+            with pytest.raises(ArgumentError, match=rf"blank is {blank} of 3 classes"):
+                decode(np.zeros((2, 3)), blank=blank)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.arguments import is_count
+from dynbatch.arguments import is_integer, refused
 from dynbatch.backend import Array
-from dynbatch.errors import ArgumentError, VocabularyError
+from dynbatch.errors import VocabularyError
 from dynbatch.kernels.losses import ctc as kernels
 from dynbatch.nodes.arguments import as_ids, node_of, same_ids
 from dynbatch.nodes.batch import Batch
@@ -116,6 +116,20 @@ def labels_of(ids: Array, width: int, blank: int) -> Array:
     return ids
 
 
+def blank_of(what: str, blank: Any, classes: int) -> int:
+    """The blank, if it is one of so many classes.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if not is_integer(blank) or not 0 <= blank < classes:
+        raise refused(
+            what, f"blank is {blank!r} of {classes} classes", f"0 <= blank < {classes}",
+            "project to one class more than there are labels; 0 is the usual blank",
+        )  # fmt: skip
+    return int(blank)
+
+
 def ctc_loss(log_probs: Node, targets: Any, blank: int = 0, zero_infinity: bool = False) -> Node:
     """Connectionist temporal classification: the loss of a sentence whose frames are not aligned.
 
@@ -146,11 +160,6 @@ def ctc_loss(log_probs: Node, targets: Any, blank: int = 0, zero_infinity: bool 
     log_probs = node_of("ctc_loss", log_probs)
     ids = as_ids("ctc_loss", targets)
     if log_probs.ndim == 2:  # else the shape rule says so
-        if not is_count(blank) or blank >= log_probs.width:
-            raise ArgumentError.at_caller(
-                f"ctc_loss: blank is {blank!r} of {log_probs.width} classes.\n"
-                f"  rule: 0 <= blank < {log_probs.width}\n"
-                "  fix:  project to one class more than there are labels; 0 is the usual blank"
-            )
+        blank = blank_of("ctc_loss", blank, log_probs.width)
         ids = labels_of(ids, log_probs.width, blank)
-    return Ctc(log_probs, ids=ids, blank=int(blank), zero_infinity=bool(zero_infinity))
+    return Ctc(log_probs, ids=ids, blank=blank, zero_infinity=bool(zero_infinity))
