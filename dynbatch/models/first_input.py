@@ -11,6 +11,7 @@ import numpy as np
 from dynbatch.arguments import size
 from dynbatch.backend import CPU, Array
 from dynbatch.errors import ShapeError
+from dynbatch.interrupts import deferred_interrupt
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
@@ -113,9 +114,11 @@ class SizedByInput(Module):
             if self._awaited is None:
                 return
             awaited = self._awaited
-            for unsized, parameter in zip(awaited.parameters, awaited.make(width), strict=True):
-                unsized.become(parameter.to(device))
-            self._awaited = None
+            made = [parameter.to(device) for parameter in awaited.make(width)]
+            with deferred_interrupt():  # all of them become parameters, or none
+                for unsized, parameter in zip(awaited.parameters, made, strict=True):
+                    unsized.become(parameter)
+                self._awaited = None
 
     def own_names(self, state: dict[str, Array], prefix: str) -> None:
         """Make the parameters that wait for an input by the state's: it tells the width."""

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, ShapeError
+from dynbatch.models.first_input import UnsizedParameter
 from dynbatch.train import load_checkpoint, save_checkpoint
 
 LAYERS = {
@@ -121,3 +123,18 @@ def test_a_block_and_float64_find_the_width_too():
             (0, 3),
         ]
     assert linear.weight.dtype == np.float64
+
+
+def test_an_interrupt_leaves_a_layer_with_all_of_its_parameters(monkeypatch):
+    linear, become = models.Linear(None, 3, rng=0), UnsizedParameter.become
+
+    def interrupted(unsized, parameter):
+        become(unsized, parameter)
+        signal.raise_signal(signal.SIGINT)
+
+    with db.Graph() as graph:
+        x = F.constant(graph, 1.0, (2, 4))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(UnsizedParameter, "become", interrupted)
+            linear(x)
+        np.testing.assert_array_equal(linear(x).value, models.Linear(4, 3, rng=0)(x).value)
