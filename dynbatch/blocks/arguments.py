@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.nodes.attention.bias import BiasRule
 from dynbatch.nodes.node import WIDTH, Node, Owner
 
 Form = tuple[Any, ...]
@@ -25,7 +26,7 @@ class ArgumentKind(IntEnum):
     """A module, a parameter: known by identity, and by what the block reads of it."""
     GRAPH = auto()
     SETTING = auto()
-    """A number, a string, None: another value means another trace."""
+    """A number, a string, None, a rule of distances: another value means another trace."""
     TUPLE = auto()
     LIST = auto()
     DICT = auto()
@@ -72,7 +73,7 @@ class Arguments:
                 self.graph = value.graph
             ragged = value.ragged
             return NODE, value.ndim, None if ragged & WIDTH else value.width, ragged
-        if isinstance(value, str | bool | int | float | np.generic | Enum):
+        if isinstance(value, str | bool | int | float | np.generic | Enum | BiasRule):
             return SETTING, kind, value
         if isinstance(value, np.ndarray):
             return self._array(np.array(value), False)

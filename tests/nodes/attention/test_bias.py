@@ -387,6 +387,18 @@ def test_equal_biases_made_for_each_sentence_batch_and_other_tables_do_not():
         assert ys[0].parameters() == (one,)
 
 
+def test_layers_that_are_called_with_equal_rules_batch_too():
+    layer, batches = models.MultiHeadAttention(8, HEADS, rng=0), []
+    for again in (False, True):
+        with db.Graph() as graph:
+            biases = [F.alibi(HEADS)] * 3
+            for n, bias in enumerate(biases):
+                layer(F.constant(graph, 1.0, (n, 8)), bias=F.alibi(HEADS) if again else bias)
+            graph.forward()
+            batches.append(graph.statistics.batches)
+    assert batches[0] == batches[1]
+
+
 def test_a_frozen_table_gets_no_gradient():
     table = table_of(7)
     table.frozen = True
