@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.arguments import size, switch
+from dynbatch.arguments import shown, size, switch
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels.attention.bias import FeatureRows, ScoreBias
@@ -153,10 +153,15 @@ def feature_bias(table: Parameter, features: Any) -> FeatureBias:
 
 def checked_features(features: Any, table: Parameter) -> Array:
     """Features of pairs, once they are rows of a table, in the smallest unsigned dtype for it."""
-    array, rows = np.asarray(features), table.shape[0]
+    rows = table.shape[0]
+    try:
+        array = np.asarray(features)
+        said = f"{array.dtype} {array.shape}"
+    except ValueError:
+        array, said = np.zeros(0), f"{shown(features)} of lists of different lengths"
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise DtypeError.at_caller(
-            f"feature_bias: the features are {array.dtype} {array.shape}.\n"
+            f"feature_bias: the features are {said}.\n"
             "  rule: a matrix of integers, with a feature of each query and key of one sentence\n"
             "  fix:  numbers to add need no table: attention(bias=matrix); flags that hide a key "
             "are a `mask`"

@@ -351,8 +351,9 @@ def _matrix(bias: Any, graph: Owner) -> Node:
     if isinstance(bias, Node):
         return bias
     if getattr(getattr(bias, "dtype", None), "kind", "") != "f":
+        said = f"{bias.dtype} {bias.shape}" if isinstance(bias, np.ndarray) else shown(bias)
         raise DtypeError.at_caller(
-            f"attention: the bias is {shown(bias)}.\n"
+            f"attention: the bias is {said}.\n"
             "  rule: numbers (T_q, T_k) or (heads, T_q, T_k) of an array or a node; or one of\n"
             "        F.feature_bias, F.relative_bias, F.t5_bias and F.alibi\n"
             "  fix:  an array of floats; hide keys with `mask`"

@@ -426,7 +426,7 @@ def test_a_bias_inside_a_scan_is_refused():
     [
         (lambda q: F.attention(q, q, heads=2, bias=F.alibi(4)), ShapeError, "4 heads for 2"),
         (lambda q: F.attention(q, q, bias=F.relative_bias(table_of(3))), ShapeError, "heads for 1"),
-        (lambda q: F.attention(q, q, bias=np.ones((2, 2), bool)), DtypeError, "bias is a ndarray"),
+        (lambda q: F.attention(q, q, bias=np.ones((2, 2), bool)), DtypeError, "is bool (2, 2)"),
         (lambda q: F.attention(q, q, bias=np.zeros((2, 3))), ShapeError, "bias (2, 3) for 2"),
         (
             lambda q: F.attention(q, q, bias=F.feature_bias(table_of(3), [[0]]), heads=4),
@@ -435,6 +435,7 @@ def test_a_bias_inside_a_scan_is_refused():
         ),
         (lambda q: F.feature_bias(table_of(3), [[3]]), VocabularyError, "features from 3 to 3"),
         (lambda q: F.feature_bias(table_of(3), [[0.5]]), DtypeError, "features are float64"),
+        (lambda q: F.feature_bias(table_of(3), [[0], [1, 2]]), DtypeError, "features are a list"),
         (lambda q: F.feature_bias(np.zeros(3), [[0]]), DtypeError, "a parameter expected"),
         (
             lambda q: F.attention(q, q, heads=4, bias=F.relative_bias(table_of(3, "float64"))),
