@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.arguments import number, refused, size, sizes
+from dynbatch.arguments import number, refused, shown, size, sizes
 from dynbatch.backend import Array
 from dynbatch.models.initial import Rng, generator, made, ones, uniform
 from dynbatch.models.layers import Linear, RMSNorm
@@ -139,9 +139,10 @@ class GatedDeltaNet(Module):
             ("in_proj_qkvz", (d, d, shared * e, shared * e), ("q", "k", "v", "z")),
             ("in_proj_ba", (shared, shared), ("b", "a")),
         ):
-            joined = state.pop(f"{prefix}{name}.weight", None)
-            if joined is None:
-                continue
+            shape = np.shape(state.get(f"{prefix}{name}.weight", ()))
+            if len(shape) != 2 or shape[0] != self.heads * sum(widths):
+                continue  # there is none, or of other sizes, and stays a name that is not known
+            joined = state.pop(f"{prefix}{name}.weight")
             rows = np.asarray(joined).reshape(self.heads, sum(widths), -1)
             cut = np.split(rows, np.cumsum(widths)[:-1], axis=1)
             parts = [part.reshape(-1, rows.shape[2]) for part in cut]
@@ -179,7 +180,8 @@ class Mamba2(Module):
         (I,), out_proj.weight (D, I), as `Mamba2Mixer` in `transformers` names them.
 
     Raises:
-        ArgumentError: heads do not divide expand · dim, or groups the heads.
+        ArgumentError: heads do not divide expand · dim, or groups the heads, or dt_limit are not
+            two numbers in their order.
 
     Source: Dao & Gu 2024, arXiv:2405.21060, section 7 and figure 6.
     """
@@ -193,8 +195,7 @@ class Mamba2(Module):
         self.heads, self.groups, self.state, self.inner = heads, groups, state, expand * dim
         _multiple("Mamba2", "expand · dim", self.inner, "heads", heads)
         _multiple("Mamba2", "heads", heads, "groups", groups)
-        low, high = [number(self, "dt_limit", limit, "[0, inf]") for limit in dt_limit]
-        self.dt_limit = low, high
+        self.dt_limit = _limits(dt_limit)
         mixed = self.inner + 2 * groups * state
         rng = generator(rng)
         self.in_proj = Linear(dim, self.inner + mixed + heads, bias=bias, rng=rng)
@@ -251,6 +252,22 @@ def _dt_bias(rng: np.random.Generator, heads: int) -> Array:
 def _log_rates(rng: np.random.Generator, heads: int, least: float) -> Parameter:
     """Logarithms of rates of decay, uniform from `least` to 16."""
     return made((heads,), lambda: np.log(rng.uniform(least, 16, heads)).astype(np.float32))
+
+
+def _limits(limits: tuple[float, float]) -> tuple[float, float]:
+    """Mamba-2's least and largest step, once they are two numbers in this order."""
+    if not isinstance(limits, list | tuple) or len(limits) != 2:
+        raise refused(
+            "Mamba2", f"dt_limit is {shown(limits)}", "the least and the largest dt",
+            "dt_limit=(0.001, 0.1), say",
+        )  # fmt: skip
+    low, high = [number("Mamba2", "dt_limit", limit, "[0, inf]") for limit in limits]
+    if low > high:
+        raise refused(
+            "Mamba2", f"dt_limit is from {low:g} to {high:g}", "the least dt, then the largest",
+            "exchange them",
+        )  # fmt: skip
+    return low, high
 
 
 def _multiple(owner: str, name: str, value: int | None, divisor: str, count: int) -> int:

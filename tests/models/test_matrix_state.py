@@ -4,7 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError
+from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.kernels.c.runtime.library import reason
 from dynbatch.testing import check_batching, check_gradient
 
@@ -132,8 +132,17 @@ def test_a_causal_convolution_begins_anew_in_each_sentence():
         (lambda: models.GatedDeltaNet(8, 2, value_heads=3), "3 value_heads for 2 heads"),
         (lambda: models.Mamba2(8, 3), "16 expand · dim for 3 heads"),
         (lambda: models.Mamba2(8, 4, groups=3), "4 heads for 3 groups"),
+        (lambda: models.Mamba2(8, 4, dt_limit=0.5), "dt_limit is 0.5"),
+        (lambda: models.Mamba2(8, 4, dt_limit=(0.5, 0.1)), "dt_limit is from 0.5 to 0.1"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make, words):
     with pytest.raises(ArgumentError, match=words):
         make()
+
+
+def test_a_state_of_other_sizes_is_refused_by_its_names():
+    layer = models.GatedDeltaNet(8, 2)
+    state = {name: x for name, x in layer.state_dict().items() if "qkv" not in name}
+    with pytest.raises(CheckpointError, match=r"in_proj_qkvz\.weight"):
+        layer.load_state_dict({**state, "in_proj_qkvz.weight": np.zeros((33, 8))})
