@@ -101,7 +101,7 @@ FUNCTIONS = {
     "topk": [lambda x, it: F.topk(it, 1)],
     "windows": [lambda x, it: F.windows(it, 1)],
 }
-BIASES = {"alibi", "relative_bias", "t5_bias"}  # of attention; none takes a node
+BIASES = {"alibi", "feature_bias", "relative_bias", "t5_bias"}  # of attention; none takes a node
 SOURCES = {"constant", "input", "lookup", "parameter"}  # a graph stands first
 TAKE_NUMBERS = {"add", "divide", "multiply", "pow", "subtract", "where", *COMPARISONS}
 TAKE_PARAMETERS = TAKE_NUMBERS
