@@ -131,6 +131,18 @@ def test_weights_that_are_changed_between_two_steps_are_packed_anew(change, monk
     assert len(packs) == 3 * once
 
 
+def test_what_is_written_to_a_copy_of_a_file_stays(tmp_path, packs):
+    model = tiny("gpt2").eval()
+    weight = next(parameter for parameter in model.parameters() if parameter.ndim == 2)
+    np.save(tmp_path / "weight.npy", weight.value)
+    weight.value = np.load(tmp_path / "weight.npy", mmap_mode="c")
+    weight.value[:] *= 2
+    expected = weight.numpy()
+    written(model, prompts(1))
+    assert address(weight.value) in packs
+    np.testing.assert_array_equal(weight.value, expected)
+
+
 def test_an_optimizer_of_another_model_drops_nothing(packs):
     model, other = tiny("gpt2").eval(), db.Parameter(np.ones((4, 3), np.float32))
     plain = written(model, prompts(2))
