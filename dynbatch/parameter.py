@@ -317,8 +317,25 @@ class Parameter(ParameterHabits):
         return bool(self._value.dtype == np.uint16)
 
     def shorten(self) -> None:
-        """Round the value, float32 on the host, to bfloat16, and keep it in 16 bits: `is_short`."""
-        self.replace(upper_halves(round_to(self._value, SHORT)))
+        """Round the value, float32 on the host, to bfloat16, and keep it in 16 bits: `is_short`.
+
+        Raises:
+            DtypeError:   it is float64.
+            BackendError: it is on a GPU.
+        """
+        fix = 'model.to("cpu").astype("float32"), before it'
+        if self.device.is_cuda:
+            raise BackendError.at_caller(
+                f"Parameter {self.name!r} is on {self.device.name}, and is to lie in 16 bits.\n"
+                f"  rule: parameters in 16 bits are read on the CPU\n  fix:  {fix}"
+            )
+        if not self.settle_as(np.dtype(np.float32)):
+            raise DtypeError.at_caller(
+                f"Parameter {self.name!r} is {self.dtype}, and is to lie in 16 bits.\n"
+                f"  rule: a bfloat16 is the upper half of a float32\n  fix:  {fix}"
+            )
+        if not self.is_short:
+            self.replace(upper_halves(round_to(self._value, SHORT)))
 
     @property
     def size(self) -> int:

@@ -115,6 +115,17 @@ def test_it_is_planned_for_a_gpu_as_in_float32():
     assert peaks[0] == peaks[1]
 
 
+def test_it_is_shortened_once_and_of_float32():
+    parameter = db.Parameter(np.full((2, 3), 1.0 + 2.0**-9), "w")  # float64, read by nobody yet
+    for _ in range(2):
+        parameter.shorten()
+        assert parameter.is_short and parameter.dtype == np.float32
+        np.testing.assert_array_equal(parameter.numpy(), np.ones((2, 3)))
+    parameter.replace(np.ones((2, 3)))
+    with pytest.raises(DtypeError, match=r"float64, and is to lie in 16 bits.*\n.*\n.*astype"):
+        parameter.shorten()
+
+
 def test_nobody_trains_it_or_reads_it_otherwise():
     _, short = read()
     weight = short.word.weight
