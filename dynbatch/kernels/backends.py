@@ -70,7 +70,7 @@ def _c() -> str:
     why, chosen = reason(), compiler()
     if why:
         return f"off: {why}"
-    if chosen is None:
+    if chosen is None or not library.compiles():
         best = shipped.levels()[0]
         return f"the wheel's, for {best}; cells run operator by operator: {library.no_compiler()}"
     return f"compiled by {' '.join(chosen.command)}, kept in {cache.folder()}"

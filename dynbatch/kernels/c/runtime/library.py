@@ -30,10 +30,11 @@ _lock = free_at_fork(threading.Lock())
 
 
 class NativeCode:
-    """Whether C is used in this process, and why not."""
+    """Whether C is used in this process, and why not; why nothing is compiled any more."""
 
     is_off = os.environ.get(NATIVE, "") == "0"
     failure = ""
+    compiler_failure = ""
 
 
 switch = NativeCode()
@@ -43,16 +44,27 @@ def reason() -> str:
     """The reason that no C kernels run in this process, or "" if they do."""
     if switch.is_off:
         return f"{NATIVE}=0 turns them off"
-    if compiler() is None and not shipped.levels():
+    if not compiles() and not shipped.levels():
         return no_compiler()
     return switch.failure
 
 
+def compiles() -> bool:
+    """Whether there is a compiler, which has not failed."""
+    return compiler() is not None and not switch.compiler_failure
+
+
 def no_compiler() -> str:
     """The reason that nothing is compiled, and the fix."""
+    if switch.compiler_failure:
+        return switch.compiler_failure
     if os.environ.get(NATIVE) == "wheel":
         return f"{NATIVE}=wheel compiles nothing, and takes what a platform's wheel brings"
-    return "there is no C compiler: install gcc or clang, or pip install 'dynbatch[compiler]'"
+    problem = shipped.supported().problem
+    wheel = f", and the wheel's kernels do not run ({problem})" if problem else ""
+    return (
+        f"there is no C compiler{wheel}: install gcc or clang, or pip install 'dynbatch[compiler]'"
+    )
 
 
 @contextmanager
@@ -95,10 +107,11 @@ class Library:
                 return
             scalar = SCALARS.get(char)
             loaded = None
-            if scalar is not None and not reason():
+            while scalar is not None and not reason():
                 try:
                     with compiling():
                         loaded = self._open(scalar)
+                    break
                 except (BackendError, OSError) as error:
                     _give_up(str(error))
             self._functions[char] = loaded
@@ -107,7 +120,7 @@ class Library:
         """Load the library; None without a compiler, if the wheel has not brought it."""
         body = source.read(self.name) if self._body is None else self._body
         wanted = Unit.of(self.name, body, scalar, self._factor_bits)
-        path = shipped.find(*wanted) if compiler() is None else self._compiled(wanted, scalar)
+        path = self._compiled(wanted, scalar) if compiles() else shipped.find(*wanted)
         if path is None:
             return None
         library = ctypes.CDLL(str(path))
@@ -132,8 +145,13 @@ class Library:
 
 
 def _give_up(why: str) -> None:
-    """Run NumPy's versions for the rest of the process, and say so once."""
-    if not switch.failure:
+    """Run the wheel's kernels or NumPy's versions for the rest of the process, and say so once."""
+    if compiles() and shipped.levels():
+        switch.compiler_failure = why
+        print(
+            f"dynbatch: the wheel's C kernels run, and nothing is compiled: {why}", file=sys.stderr
+        )
+    elif not switch.failure:
         switch.failure = why
         print(f"dynbatch: NumPy runs in place of C kernels: {why}", file=sys.stderr)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import platform
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parent.parent / "compiled"
 
@@ -39,16 +39,30 @@ def find(label: str, text: str) -> Path | None:
     return None
 
 
-@cache
+class Supported(NamedTuple):
+    """The folders whose libraries this processor runs, the best first; why, where it runs none."""
+
+    levels: tuple[str, ...]
+    problem: str = ""
+
+
 def levels() -> tuple[str, ...]:
     """The folders whose libraries this processor runs, the best first; none in the pure wheel."""
-    if not FOLDER.is_dir():
-        return ()
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return (BASE,)
-    (path,) = (FOLDER / BASE).glob("instructions-float-*.so")
+    return supported().levels
+
+
+@cache
+def supported() -> Supported:
+    """Ask the processor for its instructions, where the wheel has more than one level of them."""
+    # By folders, not by the machine's name: an emulator may tell the name of the real one.
+    if not any([(FOLDER / level).is_dir() for level in X86_LEVELS.values()]):
+        return Supported((BASE,) if (FOLDER / BASE).is_dir() else ())
     level = ctypes.c_int()
-    ctypes.CDLL(str(path)).instruction_level(ctypes.byref(level))
-    return tuple(
-        [X86_LEVELS[each] for each in sorted(X86_LEVELS, reverse=True) if each <= level.value]
-    )
+    try:
+        for path in (FOLDER / BASE).glob("instructions-float-*.so"):
+            ctypes.CDLL(str(path)).instruction_level(ctypes.byref(level))
+    except (OSError, AttributeError) as error:
+        return Supported((), f"they cannot be loaded: {error}")
+    numbers = [each for each in sorted(X86_LEVELS, reverse=True) if each <= level.value]
+    problem = "" if numbers else "this processor has no AVX2"
+    return Supported(tuple([X86_LEVELS[each] for each in numbers]), problem)

@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.kernels import backends
 from dynbatch.kernels.c.runtime import library, shipped, source
-from dynbatch.kernels.c.runtime.compiler import compiler
+from dynbatch.kernels.c.runtime.compiler import Compiler, compiler
 
 BEST = "x86-64-v4"
 
@@ -27,13 +27,12 @@ def wheel(tmp_path, monkeypatch):
 
     level_4 = '#include "common.h"\nEXPORT void instruction_level(int* level) { *level = 4; }\n'
     put("base", "instructions.c", level_4)
-    shipped.levels.cache_clear()
+    shipped.supported.cache_clear()
     yield put
-    shipped.levels.cache_clear()
+    shipped.supported.cache_clear()
 
 
-def test_the_best_level_that_the_processor_has_is_taken(wheel, monkeypatch):
-    monkeypatch.setattr(shipped.platform, "machine", lambda: "x86_64")
+def test_the_best_level_that_the_processor_has_is_taken(wheel):
     for folder in shipped.X86_LEVELS.values():
         unit = wheel(folder, "softmax.c")
     assert shipped.levels() == (BEST, "x86-64-v3")
@@ -43,13 +42,40 @@ def test_the_best_level_that_the_processor_has_is_taken(wheel, monkeypatch):
     assert shipped.find(unit.label, unit.text + "\n") is None  # of another version
 
 
-def test_one_folder_serves_processors_of_other_kinds(wheel, monkeypatch):
-    monkeypatch.setattr(shipped.platform, "machine", lambda: "arm64")
+def test_one_folder_serves_processors_of_other_kinds(wheel):
     assert shipped.levels() == ("base",)
 
 
+def test_a_wheel_whose_libraries_do_not_load_is_told_beside_the_missing_compiler(
+    wheel, tmp_path, monkeypatch
+):
+    wheel(BEST, "softmax.c")
+    (path,) = (tmp_path / "base").iterdir()
+    path.write_bytes(b"of another system")
+    monkeypatch.setattr(library, "compiler", lambda: None)
+    assert "no C compiler, and the wheel's kernels do not run (they cannot" in library.reason()
+    assert library.Library("softmax.c").functions(np.dtype(np.float32)) is None
+    path.unlink()
+    shipped.supported.cache_clear()
+    assert "(this processor has no AVX2)" in library.reason()
+
+
+def test_where_the_compiler_fails_the_wheels_kernels_run(wheel, monkeypatch, capsys):
+    wheel(BEST, "softmax.c")
+    failing = Compiler(("false",), "identity of a compiler that fails")
+    for module in (library, backends):
+        monkeypatch.setattr(module, "compiler", lambda: failing)
+    monkeypatch.setattr(library, "switch", library.NativeCode())
+    float32 = np.dtype(np.float32)
+    assert library.Library("softmax.c").functions(float32) is not None
+    assert library.Library("move.c").functions(float32) is None
+    assert not library.reason() and "false" in backends.backends()["c"]
+    told = capsys.readouterr().err.splitlines()
+    assert "the wheel's C kernels run, and nothing is compiled: false" in told[1]
+    assert len([line for line in told if "dynbatch: the wheel's" in line]) == 1
+
+
 def test_without_a_compiler_files_are_the_wheels_and_printed_cells_are_not(wheel, monkeypatch):
-    monkeypatch.setattr(shipped.platform, "machine", lambda: "x86_64")
     wheel(BEST, "softmax.c")
     for module in (library, backends):
         monkeypatch.setattr(module, "compiler", lambda: None)
@@ -68,7 +94,7 @@ def test_without_a_compiler_files_are_the_wheels_and_printed_cells_are_not(wheel
 
 def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "missing")
-    shipped.levels.cache_clear()
+    shipped.supported.cache_clear()
     monkeypatch.setattr(library, "compiler", lambda: None)
     assert "install gcc or clang" in library.reason()
     monkeypatch.setenv("DYNBATCH_NATIVE", "wheel")
@@ -76,7 +102,7 @@ def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(tmp_path,
     compiler.cache_clear()
     assert compiler() is None
     compiler.cache_clear()
-    shipped.levels.cache_clear()
+    shipped.supported.cache_clear()
 
 
 def test_the_level_of_this_processor_is_one_that_its_compiler_knows(tmp_path):
