@@ -99,7 +99,12 @@ class DecoderConfig(ModelConfig):
             self.rotary(layer_type)
 
     def read_rope(self, rope: dict[str, Any]) -> None:
-        """Take the fields of positions from "rope_parameters"."""
+        """Take the fields of positions from "rope_parameters".
+
+        A "rope_scaling" beside them goes before, as in `transformers`.
+        """
+        if self.rope_scaling:
+            return
         object.__setattr__(self, "rope_theta", rope.pop("rope_theta", self.rope_theta))
         object.__setattr__(self, "rope_scaling", rope)
 

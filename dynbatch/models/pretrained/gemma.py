@@ -22,7 +22,7 @@ from dynbatch.models.pretrained.decoder import (
     check_types,
     window_of,
 )
-from dynbatch.models.pretrained.positions import refuse_settings, rotary_options
+from dynbatch.models.pretrained.positions import refuse_settings, rope_parts, rotary_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +152,14 @@ class Gemma3Config(Gemma2Config):
         refuse_settings(self, attn_logit_softcapping=(None,))
 
     def read_rope(self, rope: dict[str, Any]) -> None:
+        parts = rope_parts(type(self).__name__, rope, (FULL, SLIDING))
         for kind, base, scaling in (
             (FULL, "rope_theta", "rope_scaling"),
             (SLIDING, "rope_local_base_freq", "rope_local_scaling"),
         ):
-            if isinstance(part := rope.get(kind), dict):
-                part = dict(part)
+            if (part := parts.get(kind)) is not None:
                 object.__setattr__(self, base, part.pop("rope_theta", getattr(self, base)))
+                part |= getattr(self, scaling) or {}  # it goes before, as in transformers
                 object.__setattr__(self, scaling, part)
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
-from dynbatch.arguments import refused, size
+from dynbatch.arguments import size
 from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, normal, zeros
@@ -27,7 +27,7 @@ from dynbatch.models.pretrained.config import ModelConfig
 from dynbatch.models.pretrained.decoder import FULL, SLIDING, check_types
 from dynbatch.models.pretrained.language import output_layer
 from dynbatch.models.pretrained.model import PretrainedModel
-from dynbatch.models.pretrained.positions import refuse_settings, rotary_options
+from dynbatch.models.pretrained.positions import refuse_settings, rope_parts, rotary_options
 from dynbatch.models.pretrained.table import Table
 from dynbatch.models.transformer.feed_forward import ACTIVATIONS
 from dynbatch.models.transformer.layers import LayerOptions
@@ -96,21 +96,19 @@ class ModernBertConfig(ModelConfig):
         others = dict(self.others)
         rope = others.pop("rope_parameters", None)
         object.__setattr__(self, "others", others)
-        if rope is not None and not isinstance(rope, dict):
-            raise refused(
-                "ModernBertConfig", f"rope_parameters is {rope!r:.60}", "it is a dict, or None",
-                "give a dict for each of layer_types",
-            )  # fmt: skip
+        parts = rope_parts(type(self).__name__, {} if rope is None else rope, self.PARTS)
         for kind, side in self.PARTS.items():
-            if rope is not None and isinstance(rope.get(kind), dict):
-                part = dict(rope[kind])
+            if (part := parts.get(kind)) is not None:
                 theta = part.pop("rope_theta", getattr(self, f"{side}_rope_theta"))
                 object.__setattr__(self, f"{side}_rope_theta", theta)
                 object.__setattr__(self, f"{side}_rope_scaling", part)
             self.rotary(kind)
         check_types(self, self.layer_types)
         size(type(self).__name__, "global_attn_every_n_layers", self.period)
-        refuse_settings(self, attention_dropout=(0, 0.0), rope_scaling=(None,))
+        refuse_settings(
+            self, attention_dropout=(0, 0.0), rope_scaling=(None,),
+            partial_rotary_factor=(None, 1.0),
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """The object for config.json, with positions in the forms of all versions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dynbatch.arguments import number, refused
@@ -34,6 +34,22 @@ def rotary_options(
             full.setdefault("original_max_position_embeddings", longest)
     scaling_of(full)
     return {"base": number(owner, "rope_theta", theta, "(0, inf)"), "scaling": full}
+
+
+def rope_parts(owner: str, rope: Any, kinds: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The parts of "rope_parameters" for the types of layers that it has some for.
+
+    Raises:
+        ArgumentError: it is not made of such parts.
+    """
+    is_dict = isinstance(rope, dict) and rope.keys() <= set(kinds)
+    if not is_dict or not all([part is None or isinstance(part, dict) for part in rope.values()]):
+        raise refused(
+            owner, f"rope_parameters is {rope!r:.60}",
+            f"a dict for each of {', '.join(map(repr, kinds))}, or None",
+            'give {"full_attention": {"rope_theta": 10000.0, "rope_type": "default"}}, say',
+        )  # fmt: skip
+    return {kind: dict(part) for kind, part in rope.items() if part is not None}
 
 
 def refuse_settings(config: ModelConfig, **values: tuple[Any, ...]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dynbatch.errors import CheckpointError
+from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.models import pretrained
 from dynbatch.models.pretrained import load_pretrained
 from dynbatch.text import WordPiece
@@ -62,6 +62,23 @@ CONFIGURATIONS = [
 @pytest.mark.parametrize(("name", "config", "fix"), CONFIGURATIONS)
 def test_a_configuration_is_refused_with_one_fix(name, config, fix, tmp_path):
     assert fix in refusal(changed(name, tmp_path, **config)).partition("fix:")[2]
+
+
+@pytest.mark.parametrize("kind", [pretrained.Gemma3Config, pretrained.ModernBertConfig])
+def test_positions_of_two_types_of_layer_are_read_from_their_parts_alone(kind):
+    for rope in ({"rope_theta": 5.0, "rope_type": "default"}, {"full_attention": 5}, [1]):
+        with pytest.raises(ArgumentError, match="rope_parameters is"):
+            kind(others={"rope_parameters": rope})
+    with pytest.raises(ArgumentError, match=r"partial_rotary_factor is 0\.5"):
+        kind(others={"partial_rotary_factor": 0.5})
+
+
+@pytest.mark.parametrize("kind", [pretrained.LlamaConfig, pretrained.Gemma3Config])
+def test_rope_scaling_goes_before_rope_parameters(kind):
+    scaling, rope = {"rope_type": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 2.0}
+    parts = {"full_attention": rope} if kind is pretrained.Gemma3Config else rope
+    config = kind(rope_scaling=scaling, others={"rope_parameters": parts})
+    assert config.rotary("full_attention")["scaling"] == scaling
 
 
 def add_one(name):
