@@ -19,7 +19,7 @@ from dynbatch.models.lora.targets import (
     own_parameters,
 )
 from dynbatch.models.module import Module
-from dynbatch.parameter import Parameter
+from dynbatch.parameter import ModelBuffer, Parameter
 
 
 def add_adapter(
@@ -100,13 +100,14 @@ def prepared(
             for target in of_layer
         }
         layer, weight = of_layer[0].layer, of_layer[0].weight
-        adapter = Lora(parts, weight.shape[0], config).train(layer.training)
-        adapters.append((layer, adapter.to(weight.device)))
+        adapters.append((layer, Lora(parts, weight.shape[0], config).train(layer.training)))
     return Prepared(adapters, trained)
 
 
 def attach(model: Module, adapter: Prepared) -> None:
     """Put the matrices at their layers, and freeze what is not trained."""
+    for layer, each in adapter.adapters:
+        each.to(_weight(layer).device)
     freeze(model)
     for parameter in adapter.trained.values():
         parameter.frozen = False
@@ -126,11 +127,7 @@ def merge_adapter(model: Module) -> None:
             the adapter changes is also the output's matrix, which must not change.
     """
     layers = _layers("merge_adapter", model, is_merged=False)
-    uses: dict[int, set[int]] = {}
-    for layer in model.modules():
-        for _, member in layer._members():
-            if isinstance(member, Parameter):
-                uses.setdefault(member.uid, set()).add(id(layer))
+    shared = shared_parameters(model)
     for layer in layers:
         weight = _weight(layer)
         if weight.is_short:
@@ -139,7 +136,7 @@ def merge_adapter(model: Module) -> None:
                 "the sum of weight and change would be rounded to them",
                 'model.astype("float32") first',
             )  # fmt: skip
-        if len(uses[weight.uid]) > 1:
+        if weight.uid in shared:
             raise refused(
                 "merge_adapter", f"{weight.name!r} is the weight of several layers, and the "
                 "adapter changes one of them",
@@ -148,6 +145,16 @@ def merge_adapter(model: Module) -> None:
             )  # fmt: skip
     for layer in layers:
         _lora(layer).merge(_weight(layer))
+
+
+def shared_parameters(model: Module) -> set[int]:
+    """The parameters that several layers have, by `uid`."""
+    layers: dict[int, set[int]] = {}
+    for layer in model.modules():
+        for _, member in layer._members():
+            if isinstance(member, Parameter):
+                layers.setdefault(member.uid, set()).add(id(layer))
+    return {uid for uid, of_parameter in layers.items() if len(of_parameter) > 1}
 
 
 def unmerge_adapter(model: Module) -> None:
@@ -205,8 +212,8 @@ def trained_whole(
         is_saved |= all(meant)
         if config.bias == "lora_only" and last[0] == "bias":
             meant = [x or layer in adapted for x, layer in zip(meant, layers, strict=True)]
-        elif config.bias == "all" and "bias" in tensors[0][0] and not parameter.frozen:
-            meant = [True]
+        elif config.bias == "all" and "bias" in tensors[0][0]:
+            meant = meant if isinstance(parameter, ModelBuffer) else [True]
         if any(meant) and not all(meant):
             raise refused(
                 "LoraConfig", f"{', '.join(layers)} are rows of one parameter here, {name!r}, of "

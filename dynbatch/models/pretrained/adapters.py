@@ -21,12 +21,14 @@ import numpy as np
 
 from dynbatch.arguments import refused, state_differences
 from dynbatch.atomic import replacing
-from dynbatch.errors import ArgumentError, CheckpointError
+from dynbatch.errors import CheckpointError
+from dynbatch.models.initial import unfilled
 from dynbatch.models.lora.adapting import (
     Prepared,
     adapters_of,
     attach,
     prepared,
+    shared_parameters,
     trained_whole,
 )
 from dynbatch.models.lora.config import LoraConfig
@@ -51,10 +53,15 @@ from dynbatch.parameter import Parameter
 ABOVE = "base_model.model."
 """With which names begin in an adapter's file."""
 
+_MOST_MATRICES = 1 << 30  # the layers of the model bound their number
+
+TIED = "ensure_weight_tying"
+"""PEFT's field: a change of one layer's table holds for all layers that share it."""
+
 FIELDS = tuple([one.name for one in fields(LoraConfig)])
 # Of PEFT's further fields those that change nothing here, whatever they hold.
 OTHERS = frozenset((
-    "auto_mapping", "ensure_weight_tying", "fan_in_fan_out", "inference_mode", "layers_pattern",
+    TIED, "auto_mapping", "fan_in_fan_out", "inference_mode", "layers_pattern",
     "megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision",
 ))  # fmt: skip
 
@@ -109,7 +116,7 @@ def save_adapter(model: Module, folder: str | Path) -> None:
     try:
         with ExitStack() as together:
             path = together.enter_context(replacing(folder / ADAPTER_CONFIG))
-            write_json(path, config_json(config, names))
+            write_json(path, config_json(model, config, names))
             path = together.enter_context(replacing(folder / ADAPTER_WEIGHTS))
             write_tensors(path, parts, "float32")
     except OSError as error:
@@ -138,17 +145,21 @@ def load_adapter(model: Module, folder: str | Path) -> list[str]:
     """
     folder, kind = Path(folder), type(model).__name__
     path, weights = file_of(folder, ADAPTER_CONFIG), file_of(folder, ADAPTER_WEIGHTS)
-    made = _prepared(model, path, read_json(path))
-    wanted = _entries(model, [adapter for _, adapter in made.adapters], made.trained)
+    content = read_json(path)
+    with unfilled(_MOST_MATRICES):  # ranks are believed once the tensors have them
+        wanted = _wanted(model, _prepared(model, path, content))
     tensors = _tensors(weights, model, wanted)
     _require_fitting(folder, kind, wanted, tensors)
+    made = _prepared(model, path, content)
+    wanted = _wanted(model, made)
     mapped, values = Mapped(weights), {}
     for name, entry in wanted.items():
         values[name] = np.empty(entry.shape, np.float32)
         mapped.read(tensors[name], values[name])
     for name, entry in wanted.items():
         array = entry.parameter.numpy()
-        entry.stored.parts(array)[entry.number][...] = values[name]
+        value, shift = values[name], np.float32(entry.stored.shift)
+        entry.stored.parts(array)[entry.number][...] = value + shift if shift else value
         entry.parameter.assign(array)
     attach(model, made)
     return [part.name for _, adapter in made.adapters for part in adapter.parts.values()]
@@ -158,19 +169,35 @@ def adapter_json(model: Module) -> dict[str, Any] | None:
     """The object of adapter_config.json for a model's adapter; None if it has none, or merged."""
     adapters = [adapter for adapter in adapters_of(model) if not adapter.is_merged]
     names = [part.name for adapter in adapters for part in adapter.parts.values()]
-    return config_json(adapters[0].config, names) if adapters else None
+    return config_json(model, adapters[0].config, names) if adapters else None
+
+
+def _wanted(model: Module, made: Prepared) -> dict[str, Entry]:
+    return _entries(model, [adapter for _, adapter in made.adapters], made.trained)
 
 
 def _prepared(model: Module, path: Path, content: Mapping[str, Any]) -> Prepared:
-    config = _config(path, content)
+    config, kind = _config(path, content), type(model).__name__
     try:
-        return prepared(model, config, chosen_targets(model, config, is_strict=False))
-    except ArgumentError as error:
-        what = f"adapter of this {type(model).__name__}"
-        raise caused(path, what, error, "load it into its model") from error
+        made = prepared(model, config, chosen_targets(model, config, is_strict=False))
+    except (ValueError, ArithmeticError) as error:  # or no memory could hold a matrix
+        raise caused(path, f"adapter of this {kind}", error, "load it into its model") from error
+    shared, is_tied = shared_parameters(model), content.get(TIED)
+    if is_tied:
+        weights = [getattr(layer, layer.adapted_weight) for layer, _ in made.adapters]
+    else:
+        weights = [*made.trained.values()]
+    if names := [weight.name for weight in weights if weight.uid in shared]:
+        what = "adapts it for all of them" if is_tied else "trains it for one of them alone"
+        raise fault(
+            path, f"layers of this {kind} share {', '.join(names)}, and the adapter {what}",
+            "merge it in PEFT, model.merge_and_unload(), and save the model"
+            + ("" if is_tied else " with tie_word_embeddings=False"),
+        )  # fmt: skip
+    return made
 
 
-def config_json(config: LoraConfig, names: Sequence[str]) -> dict[str, Any]:
+def config_json(model: Module, config: LoraConfig, names: Sequence[str]) -> dict[str, Any]:
     """The object of adapter_config.json.
 
     Args:
@@ -182,6 +209,8 @@ def config_json(config: LoraConfig, names: Sequence[str]) -> dict[str, Any]:
             content[name] = dict(value) if isinstance(value, Mapping) else sorted(value)
     if config.target_modules is None or isinstance(config.target_modules, str):
         content["target_modules"] = sorted(names)
+    trained, shared = trained_whole(model, config, names), shared_parameters(model)
+    content[TIED] = any([parameter.uid in shared for parameter in trained.values()])
     return {
         "peft_type": "LORA", "auto_mapping": None, "inference_mode": True, "revision": None,
         "fan_in_fan_out": False, **content, "modules_to_save": [*config.saves()] or None,
@@ -194,7 +223,9 @@ def add_saved_adapter(model: Module, path: Path, content: Mapping[str, Any]) -> 
     Raises:
         CheckpointError: it is not one, or of another model; the path is for that.
     """
-    attach(model, _prepared(model, path, content))
+    with unfilled(_MOST_MATRICES):
+        made = _prepared(model, path, content)
+    attach(model, made)
 
 
 def _config(path: Path, content: Mapping[str, Any]) -> LoraConfig:

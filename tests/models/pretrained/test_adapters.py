@@ -12,7 +12,13 @@ from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.models import LoraConfig
-from dynbatch.models.pretrained import load_adapter, load_pretrained, save_adapter
+from dynbatch.models.pretrained import (
+    Gemma2,
+    Gemma2Config,
+    load_adapter,
+    load_pretrained,
+    save_adapter,
+)
 from tests.models.pretrained import fixtures
 from tests.models.pretrained.test_families import read, values
 
@@ -125,6 +131,8 @@ def test_a_model_of_ones_own_is_written_under_its_paths(tmp_path):
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"target_modules": ["k_proj"]}, "missing: .*k_proj.lora_A.*unknown: .*q_proj.lora_A"),
         ({"r": 3}, "shapes differ: .*q_proj.lora_A"),
+        ({"r": 1 << 42}, "shapes differ: .*q_proj.lora_A"),
+        ({"r": 1 << 62}, "no adapter of this Llama can be made"),
         ({"target_modules": ["query"]}, "'query'. stands for no layer of this Llama"),
     ],
 )
@@ -134,6 +142,35 @@ def test_a_folder_that_does_not_fit_is_refused_and_the_model_is_as_it_was(change
     with pytest.raises(CheckpointError, match=f"(?s){said}"):
         load_adapter(model, tmp_path)
     assert not any(p.frozen for p in model.parameters()) and "adapter" not in repr(model)
+
+
+def test_scales_of_norms_are_those_that_were_written(tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
+    config = Gemma2Config(vocab_size=9, intermediate_size=4, num_key_value_heads=1, **sizes)
+    first, second = Gemma2(config, rng=0), Gemma2(config, rng=0)
+    models.add_adapter(first, LoraConfig(r=2, modules_to_save=["input_layernorm"]))
+    save_adapter(first, tmp_path)
+    load_adapter(second, tmp_path)
+    state = second.state_dict()
+    assert all([np.array_equal(state[name], array) for name, array in first.state_dict().items()])
+
+
+def test_a_table_that_is_the_output_too_is_trained_for_both_or_refused(tmp_path):
+    first, second = read("gpt2"), read("gpt2")
+    models.add_adapter(first, LoraConfig(r=2, modules_to_save=["wte"]))
+    first.word.weight.assign(first.word.weight.numpy() + 1)
+    save_adapter(first, tmp_path)
+    load_adapter(second, tmp_path)
+    assert np.array_equal(second.output.weight.value, first.output.weight.value)
+    path = tmp_path / "adapter_config.json"
+    content = json.loads(path.read_text())
+    for wrong, said in (
+        ({"ensure_weight_tying": False}, "trains it for one of them alone"),
+        ({"modules_to_save": None, "target_modules": ["wte"]}, "adapts it for all of them"),
+    ):
+        path.write_text(json.dumps(content | wrong))
+        with pytest.raises(CheckpointError, match=rf"share word\.weight, and the adapter {said}"):
+            load_adapter(read("gpt2"), tmp_path)
 
 
 def test_an_adapted_model_is_saved_merged_or_as_an_adapter(tmp_path):
