@@ -82,9 +82,10 @@ class LoraConfig(NamesChecked):
                     "LoraConfig", f"{name} is {shown(value)}", "a list of names of layers",
                     f'give {name}=["query", "value"]',
                 )  # fmt: skip
-        for name in ("rank_pattern", "alpha_pattern"):
-            for key, value in getattr(self, name).items():
-                number(self, f"{name}[{key!r}]", value, "(0, inf)")
+        for key, rank in self.rank_pattern.items():
+            size(self, f"rank_pattern[{key!r}]", rank)
+        for key, alpha in self.alpha_pattern.items():
+            number(self, f"alpha_pattern[{key!r}]", alpha, "(0, inf)")
         for pattern in (self.target_modules, self.exclude_modules, *self.rank_pattern,
                         *self.alpha_pattern):  # fmt: skip
             if isinstance(pattern, str):

@@ -149,6 +149,7 @@ class Lora(Adapter):
         assert self._before is not None
         weight.assign(self._before)
         self._before, self.is_merged = None, False
+        self.train(self.training)  # `train` and `eval` did not reach the matrices meanwhile
         for parameter in self.parameters():
             parameter.to(weight.device)
             if parameter.dtype != weight.dtype:

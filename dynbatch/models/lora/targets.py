@@ -71,8 +71,11 @@ def targets_of(model: Module) -> list[AdapterTarget]:
 def own_parameters(model: Module) -> Iterator[tuple[str, Parameter, Tensors]]:
     """The model's parameters but an adapter's, each once, with their tensors in files."""
     seen: set[int] = set()
+    adapters: tuple[str, ...] = ()
     for prefix, layer in model._named_modules():
-        if isinstance(layer, Adapter) or ".adapter." in f".{prefix}":
+        if isinstance(layer, Adapter):
+            adapters = (*adapters, prefix)
+        if prefix.startswith(adapters):
             continue
         for name, member in layer._members():
             if isinstance(member, Parameter) and member.uid not in seen:

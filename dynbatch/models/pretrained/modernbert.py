@@ -248,7 +248,7 @@ class ModernBertForMaskedWords(ModernBert):
     def predict(self, hidden: Node) -> Node:
         """Logits of words for some rows of the last layer's values, (T, D) -> (T, V)."""
         x = self.transform_norm(self.activation(self.transform(hidden)))
-        return F.linear(x, self.output.weight, self.bias)
+        return self.output.adapted(x, F.linear(x, self.output.weight, self.bias))
 
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the word at each token."""

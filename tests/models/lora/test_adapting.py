@@ -10,6 +10,7 @@ from dynbatch.errors import ArgumentError
 from dynbatch.models import LoraConfig
 from dynbatch.models.adapter import Adapter
 from dynbatch.models.lora.matrices import LoraMatrices
+from dynbatch.models.pretrained import ModernBertConfig, ModernBertForMaskedWords
 from tests.models.pretrained import fixtures
 from tests.models.pretrained.test_families import TRAINED, read, values
 
@@ -88,6 +89,24 @@ def test_each_layer_that_can_be_adapted_is_where_it_is_called(name):
     assert not [each for each in without if "pooler" not in each]
 
 
+def test_the_output_of_modernbert_is_adapted():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = ModernBertConfig(vocab_size=9, intermediate_size=4, **sizes)
+    model = ModernBertForMaskedWords(config, rng=0)
+    models.add_adapter(model, at_random("decoder"))
+    with db.Graph() as graph:
+        graph.backward(F.sum(model.logits(graph, [3, 4]) ** 2))
+    assert all([p.frozen or p.grad is not None for p in model.parameters()])
+
+
+def test_a_layer_of_ones_own_may_be_called_adapter():
+    model = models.FeedForward(8, 6)
+    model.adapter = models.Linear(8, 8)
+    models.add_adapter(model, at_random("linear1", modules_to_save=["adapter"]))
+    trained = [name for name, p in model.named_parameters() if not p.frozen]
+    assert "adapter.weight" in trained and "linear1.adapter.parts.linear1.lora_A" in trained
+
+
 def test_a_sentence_is_adapted_in_a_batch_as_alone():
     model = read("llama")
     models.add_adapter(model, at_random("q_proj", "embed_tokens", "up_proj"), rng=1)
@@ -115,6 +134,9 @@ def test_dropout_is_the_graphs_and_ends_with_training():
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(plain, plain_again)
     assert abs(first - other).max() > 0.01 and abs(first - plain).max() > 0.01
+    models.merge_adapter(model.train())
+    models.unmerge_adapter(model.eval())
+    np.testing.assert_array_equal(run(model), plain)
 
 
 def test_the_matrices_alone_are_trained_unless_more_is_asked_for():
@@ -126,6 +148,7 @@ def test_the_matrices_alone_are_trained_unless_more_is_asked_for():
                            "linear2.bias", "norm1.bias", "norm2.bias"]),
     ):  # fmt: skip
         model = models.TransformerEncoderLayer(4, 2)
+        models.freeze(model)  # as `remove_adapter` leaves it
         models.add_adapter(model, LoraConfig(target_modules=["linear1"], **settings))
         trained = [name for name, p in model.named_parameters() if not p.frozen]
         matrices = [f"linear1.adapter.parts.linear1.lora_{each}" for each in "AB"]
@@ -183,6 +206,7 @@ def test_steps_move_the_matrices_alone():
         ({"bias": "some"}, "bias is 'some'.*one of 'none', 'all', 'lora_only'"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"r": 0}, "r is 0"),
+        ({"rank_pattern": {"linear1": 1.5}}, r"rank_pattern\['linear1'\] is 1\.5"),
         ({"modules_to_save": ["head"]}, "modules_to_save: .'head'. stands for no layer"),
         ({"target_modules": ["q_proj"], "bias": "lora_only"}, "rows of one parameter"),
         ({"exclude_modules": ".*"}, "queries and values are"),
