@@ -87,8 +87,10 @@ class ChatTemplate:
             ArgumentError:   messages are not a list of dicts.
             CheckpointError: the template refuses them, or fails.
         """
-        if isinstance(messages, Mapping | str) or not all(
-            [isinstance(message, Mapping) for message in messages]
+        if (
+            isinstance(messages, str)
+            or not isinstance(messages, Sequence)
+            or not all([isinstance(message, Mapping) for message in messages])
         ):
             raise refused(
                 "ChatTemplate", f"messages is {shown(messages)}", "a list of dicts",

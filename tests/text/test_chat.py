@@ -69,8 +69,9 @@ def test_what_is_no_template_is_refused(tmp_path):
         ChatTemplate.from_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="not a template"):
         ChatTemplate.from_pretrained(written(tmp_path, "{% for %}"))
-    with pytest.raises(ArgumentError, match="messages is"):
-        ChatTemplate(CHATML)("Hello")
+    for wrong in ("", "Hello", CHAT[0], None, iter(CHAT)):
+        with pytest.raises(ArgumentError, match="messages is"):
+            ChatTemplate(CHATML)(wrong)
 
 
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch, tmp_path):
