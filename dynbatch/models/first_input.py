@@ -105,9 +105,21 @@ class SizedByInput(Module):
         return parameters[0], parameters[1] if bias else None
 
     def _see(self, x: Node) -> None:
-        """Make the parameters that wait for an input, as this one has it."""
+        """Make the parameters that wait for an input, as this one has it.
+
+        Raises:
+            ShapeError: in a trace, which changes nothing. A block then makes nodes of its operators
+                once, and so comes here again.
+        """
         if self._awaited is not None and isinstance(x, Node) and x.ndim:
-            self._make_for(x.width, getattr(x.graph, "device", CPU))
+            if x.graph.is_trace:
+                raise ShapeError.at_caller(
+                    f"a layer in a cell does not know the width of its input yet, {x.width}.\n"
+                    "  rule: a cell is traced once; it computes and changes nothing\n"
+                    "  fix:  give the width where the layer is made, or call the layer first on a "
+                    "node outside the cell"
+                )
+            self._make_for(x.width, x.graph.device)
 
     def _make_for(self, width: int, device: Any = CPU) -> None:
         with _sizing:  # of threads that call it first, one makes them

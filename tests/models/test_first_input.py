@@ -125,6 +125,29 @@ def test_a_block_and_float64_find_the_width_too():
     assert linear.weight.dtype == np.float64
 
 
+def test_a_block_of_a_module_finds_the_width_and_a_cell_is_refused():
+    class Layer(models.Module):
+        def __init__(self):
+            self.linear = models.Linear(None, 3, rng=0)
+
+        @db.block
+        def __call__(self, x):
+            return F.tanh(self.linear(x))
+
+    @db.cell
+    def step(x, h, layer):
+        h = F.tanh(layer.linear(x) + h)
+        return h, h
+
+    layer = Layer()
+    with db.Graph() as graph:
+        x = F.constant(graph, 1.0, (2, 4))
+        with pytest.raises(ShapeError, match=r"does not know(.|\n)*outside the cell"):
+            db.scan(step, x, init=3, params=layer)
+        assert [layer(x).shape for _ in range(2)] == [(2, 3)] * 2
+        assert db.scan(step, x, init=3, params=layer)[0].shape == (2, 3)
+
+
 def test_an_interrupt_leaves_a_layer_with_all_of_its_parameters(monkeypatch):
     linear, become = models.Linear(None, 3, rng=0), UnsizedParameter.become
 
