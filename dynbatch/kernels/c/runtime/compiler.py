@@ -76,8 +76,8 @@ class Compiler(NamedTuple):
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(kept.folder() / "zig"), **os.environ}
         try:
             result = subprocess.run(
-                command, input=text, capture_output=True, text=True, timeout=PATIENCE, check=False,
-                env=environment,
+                command, input=text, capture_output=True, encoding="utf-8", errors="replace",
+                timeout=PATIENCE, check=False, env=environment,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             raise BackendError(f"the C compiler {self.command[0]} does not run: {error}") from None

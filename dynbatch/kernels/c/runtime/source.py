@@ -77,7 +77,7 @@ printed: dict[str, Callable[[], str]] = {}
 @cache
 def read(name: str) -> str:
     """A file of `kernels/c/sources` by its path below that folder, or what is `printed`."""
-    return printed[name]() if name in printed else _sources().joinpath(name).read_text()
+    return printed[name]() if name in printed else _sources().joinpath(name).read_text("utf-8")
 
 
 @cache

@@ -1,5 +1,9 @@
 """Libraries that a wheel brings along, where there is no compiler."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -103,6 +107,28 @@ def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(tmp_path,
     assert compiler() is None
     compiler.cache_clear()
     shipped.supported.cache_clear()
+
+
+NAMES = """
+import dynbatch  # its modules print some of the sources
+from dynbatch.kernels.c.runtime import library, shipped, source
+print(*[shipped.file_name(*library.Unit.of(n, source.read(n), "float")) for n in source.names()])
+"""
+
+
+def test_sources_have_one_name_in_each_locale(tmp_path):
+    chosen = compiler()
+    if chosen is None:
+        pytest.skip("there is no C compiler")
+    program = NAMES + f"{chosen!r}.compile('// \\u03c3\\n', '{tmp_path}/commented.so')"
+    program = "from dynbatch.kernels.c.runtime.compiler import Compiler" + program
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    units = [library.Unit.of(name, source.read(name), "float") for name in source.names()]
+    result = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **plain}, capture_output=True, text=True
+    )
+    assert result.stdout.split() == [shipped.file_name(*unit) for unit in units], result.stderr
+    assert (tmp_path / "commented.so").exists(), result.stderr
 
 
 def test_the_level_of_this_processor_is_one_that_its_compiler_knows(tmp_path):
