@@ -53,8 +53,9 @@ def trained(make: Callable[[], Task], side: str, seed: int) -> Trained:
     torch.manual_seed(seed)
     task = make()
     _compare(task)
-    kind = optim.Adam if task.decay is None else optim.AdamW
-    optimizer = kind(task.model, task.lr)
+    optimizer: optim.Adam = optim.Adam(task.model, task.lr)
+    if task.decay is not None:
+        optimizer = optim.AdamW(task.model, task.lr, weight_decay=task.decay)
     schedule = optim.Cosine(
         optimizer, task.num_updates, warmup_steps=int(task.warmup * task.num_updates)
     )
