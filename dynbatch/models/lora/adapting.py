@@ -29,9 +29,10 @@ def add_adapter(
 
         y = x Wᵀ + b + (α / r) (x Aᵀ) Bᵀ,   A (r, I), B (O, r), at first 0
 
-    They are parameters of the model, as others: optimizers, checkpoints, `to` and `state_dict` have
-    them. A layer is adapted where it is called; what a function of one's own computes with a
-    layer's weight alone is not. As with all that a block reads, it holds from the next graph on.
+    They are parameters of the model, as others: checkpoints, `to` and `state_dict` have them, and
+    an optimizer that is made afterwards. A layer is adapted where it is called; what a function of
+    one's own computes with a layer's weight alone is not. As with all that a block reads, it holds
+    from the next graph on.
 
     Args:
         config: ranks, layers and scales; `LoraConfig()` by default.

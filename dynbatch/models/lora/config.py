@@ -15,6 +15,7 @@ INITIAL = (True, False, "gaussian")
 BIASES = ("none", "all", "lora_only")
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score")}
 """The layers of a model of a task that are new, and so trained whole."""
+_ENDS = r"(.*\.)?({})"  # a name whose end is meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,11 @@ class LoraConfig(NamesChecked):
             size(self, f"rank_pattern[{key!r}]", rank)
         for key, alpha in self.alpha_pattern.items():
             number(self, f"alpha_pattern[{key!r}]", alpha, "(0, inf)")
-        for pattern in (self.target_modules, self.exclude_modules, *self.rank_pattern,
-                        *self.alpha_pattern):  # fmt: skip
+        for pattern in (self.target_modules, self.exclude_modules):
             if isinstance(pattern, str):
                 _compiled(pattern)
+        for pattern in (*self.rank_pattern, *self.alpha_pattern):
+            _compiled(pattern, _ENDS)
 
     def saves(self) -> tuple[str, ...]:
         """The names of the layers that are trained whole."""
@@ -118,7 +120,7 @@ def is_meant(names: Sequence[str] | str | None, name: str) -> bool:
 
 def _by_pattern(patterns: Mapping[str, float], name: str, usual: float) -> float:
     for pattern, value in patterns.items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", name):
+        if _compiled(pattern, _ENDS).fullmatch(name):
             return value
     return usual
 
@@ -128,12 +130,13 @@ def _is_names(value: object) -> bool:
     return value is None or (is_list and all([isinstance(one, str) for one in value]))  # type: ignore[attr-defined]
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str, form: str = "{}") -> re.Pattern[str]:
     try:
-        return re.compile(pattern)
-    except re.error as error:
+        re.compile(pattern)
+        return re.compile(form.format(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
         raise refused(
-            "LoraConfig", f"{pattern!r} is not a regular expression ({error})",
+            "LoraConfig", f"{pattern!r:.60} is not a regular expression ({error})",
             "one text is a regular expression for a layer's whole name",
-            f"give a list, [{pattern!r}], for a name or its end",
+            f"give a list, [{pattern!r:.60}], for a name or its end",
         ) from None  # fmt: skip

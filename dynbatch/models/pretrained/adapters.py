@@ -252,7 +252,7 @@ def _config(path: Path, content: Mapping[str, Any]) -> LoraConfig:
             del settings[name]
     try:
         return LoraConfig(**settings)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise caused(path, "LoraConfig", error, "take another copy") from error
 
 

@@ -104,7 +104,7 @@ class ModernBertConfig(ModelConfig):
                 object.__setattr__(self, f"{side}_rope_scaling", part)
             self.rotary(kind)
         check_types(self, self.layer_types)
-        size(type(self).__name__, "global_attn_every_n_layers", self.period)
+        _ = self.period  # it is refused if it is no size
         refuse_settings(
             self, attention_dropout=(0, 0.0), rope_scaling=(None,),
             partial_rotary_factor=(None, 1.0),
@@ -124,7 +124,8 @@ class ModernBertConfig(ModelConfig):
     @property
     def period(self) -> int:
         """Each layer of so many, from the first on, sees all tokens."""
-        return int(self.others.get("global_attn_every_n_layers", 3))
+        name = "global_attn_every_n_layers"
+        return size(type(self).__name__, name, self.others.get(name, 3))
 
     @property
     def biases(self) -> tuple[str, ...]:

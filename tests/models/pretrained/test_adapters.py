@@ -133,6 +133,10 @@ def test_a_model_of_ones_own_is_written_under_its_paths(tmp_path):
         ({"r": 3}, "shapes differ: .*q_proj.lora_A"),
         ({"r": 1 << 42}, "shapes differ: .*q_proj.lora_A"),
         ({"r": 1 << 62}, "no adapter of this Llama can be made"),
+        ({"target_modules": "a{99999999999999999999}"}, "is not a regular expression"),
+        ({"target_modules": "(" * 5000}, "is not a regular expression"),
+        ({"alpha_pattern": {"(?i)q_proj": 3}}, "is not a regular expression"),
+        ({"lora_alpha": 10**400}, "no LoraConfig can be made"),
         ({"target_modules": ["query"]}, "'query'. stands for no layer of this Llama"),
     ],
 )
