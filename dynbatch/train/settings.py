@@ -177,6 +177,11 @@ class TrainerSettings(NamesChecked):
         if not isinstance(optimizer, Optimizer):
             fix = "give optim.Adam(model)"
             raise _refused("optimizer", optimizer, "an optimizer of the model's parameters", fix)
+        if all([parameter.frozen for _, parameter in optimizer.named_parameters()]):
+            raise refused(
+                "Trainer", "all parameters of the optimizer are frozen", "it trains one or more",
+                "models.unfreeze(model); after models.add_adapter(model) an optimizer is made anew",
+            )  # fmt: skip
         if schedule is not None and not isinstance(schedule, Schedule):
             fix = "give optim.Cosine(optimizer, total_steps), or leave it out"
             raise _refused("schedule", schedule, "a schedule of the optimizer", fix)

@@ -79,6 +79,17 @@ def test_a_whole_checkpoint_of_an_adapted_model_describes_itself(tmp_path):
     }
 
 
+def test_an_optimizer_from_before_the_adapter_is_refused():
+    model = base()
+    optimizer = optim.AdamW(model, lr=0.01)
+    models.add_adapter(model)
+    with pytest.raises(ArgumentError, match="all parameters of the optimizer are frozen"):
+        train.Trainer(
+            model, optimizer, lambda graph, model, ids: model.loss(graph, ids),
+            train.SentenceBatches(TEXTS, 2, seed=0),
+        )  # fmt: skip
+
+
 def test_a_mean_of_what_is_left_out_is_refused(tmp_path):
     model = base()
     models.freeze(model, "word.weight")
