@@ -9,6 +9,7 @@ from typing import Any
 from dynbatch.arguments import number, refused, shown, size, switch
 from dynbatch.kernels import positions as kernels
 from dynbatch.kernels.frequencies import (
+    MOST_POSITIONS,
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
@@ -138,7 +139,10 @@ def rotary(
     heads = size("rotary", "heads", heads)
     turned = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
     base = number("rotary", "base", base, "(0, inf)")
-    angles = kernels.Angles(turned, base, scaling_of(scaling))
+    scaled = scaling_of(scaling)
+    if isinstance(scaled, YarnScaling):  # it divides by the base's logarithm
+        number("rotary", "base", base, "(1, inf)")
+    angles = kernels.Angles(turned, base, scaled)
     placed = position_attributes("rotary", layout, offset, positions)
     return Rotary(x, heads=heads, angles=angles, **placed)
 
@@ -180,7 +184,8 @@ def scaling_of(scaling: Mapping[str, Any] | None) -> Scaling | None:
     if kind == "yarn":
         return _yarn(numbers[0], numbers[1], scaling)
     if kind == "dynamic":
-        return DynamicScaling(numbers[0], size("rotary", names[1], scaling[names[1]]))
+        longest = size("rotary", names[1], scaling[names[1]])
+        return DynamicScaling(numbers[0], min(longest, MOST_POSITIONS))
     if kind == "llama3":
         factor, low, high, length = numbers
         return Llama3Scaling(factor, low, high, length)

@@ -223,6 +223,13 @@ def test_wrong_scalings_are_refused(scaling, says):
         raised(ArgumentError, lambda: F.rotary(x, scaling=scaling), says, "rule: ", "fix: ")
 
 
+def test_yarn_needs_a_base_above_1():
+    scaling = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((3, 12)))
+        raised(ArgumentError, lambda: F.rotary(x, base=1.0, scaling=scaling), "base > 1")
+
+
 def test_dynamic_scaling_changes_nothing_and_ends_where_it_would():
     scaling = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 3}
     with db.Graph() as graph:
@@ -231,3 +238,6 @@ def test_dynamic_scaling_changes_nothing_and_ends_where_it_would():
         for options in ({"offset": 1}, {"positions": [0, 3, 1]}):
             says = ("position 3", "position < 3", "give a part of the text")
             raised(VocabularyError, lambda o=options: F.rotary(x, scaling=scaling, **o), *says)
+        scaling["max_position_embeddings"] = 1 << 22  # beyond what tables of angles hold
+        says = ("position 1048576", "position < 1048576")
+        raised(VocabularyError, lambda: F.rotary(x, scaling=scaling, offset=(1 << 20) - 2), *says)
