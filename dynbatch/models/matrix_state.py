@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.arguments import number, refused, shown, size, sizes
+from dynbatch.arguments import number, pair, refused, size, sizes
 from dynbatch.backend import Array
 from dynbatch.models.initial import Rng, generator, made, ones, uniform
 from dynbatch.models.layers import Linear, RMSNorm
@@ -195,7 +195,13 @@ class Mamba2(Module):
         self.heads, self.groups, self.state, self.inner = heads, groups, state, expand * dim
         _multiple("Mamba2", "expand · dim", self.inner, "heads", heads)
         _multiple("Mamba2", "heads", heads, "groups", groups)
-        self.dt_limit = _limits(dt_limit)
+        within = ("[0, inf]", "[0, inf]")
+        low, high = self.dt_limit = pair(self, "dt_limit", dt_limit, within, "(0.001, 0.1)")
+        if low > high:
+            raise refused(
+                "Mamba2", f"dt_limit is from {low:g} to {high:g}",
+                "the least dt, then the largest", "exchange them",
+            )  # fmt: skip
         mixed = self.inner + 2 * groups * state
         rng = generator(rng)
         self.in_proj = Linear(dim, self.inner + mixed + heads, bias=bias, rng=rng)
@@ -252,22 +258,6 @@ def _dt_bias(rng: np.random.Generator, heads: int) -> Array:
 def _log_rates(rng: np.random.Generator, heads: int, least: float) -> Parameter:
     """Logarithms of rates of decay, uniform from `least` to 16."""
     return made((heads,), lambda: np.log(rng.uniform(least, 16, heads)).astype(np.float32))
-
-
-def _limits(limits: tuple[float, float]) -> tuple[float, float]:
-    """Mamba-2's least and largest step, once they are two numbers in this order."""
-    if not isinstance(limits, list | tuple) or len(limits) != 2:
-        raise refused(
-            "Mamba2", f"dt_limit is {shown(limits)}", "the least and the largest dt",
-            "dt_limit=(0.001, 0.1), say",
-        )  # fmt: skip
-    low, high = [number("Mamba2", "dt_limit", limit, "[0, inf]") for limit in limits]
-    if low > high:
-        raise refused(
-            "Mamba2", f"dt_limit is from {low:g} to {high:g}", "the least dt, then the largest",
-            "exchange them",
-        )  # fmt: skip
-    return low, high
 
 
 def _multiple(owner: str, name: str, value: int | None, divisor: str, count: int) -> int:
