@@ -45,8 +45,10 @@ class CausalConv1d(Module):
 
     def __call__(self, x: Node) -> Node:
         features, _, kernel = self.weight.shape
-        y = F.conv1d(x, self.weight, self.bias, padding=kernel - 1, groups=features)
-        return y[: x.rows]
+        padding = max(1, kernel - 1)  # without any, no empty sentence would be long enough
+        y = F.conv1d(x, self.weight, self.bias, padding=padding, groups=features)
+        first = padding - kernel + 1
+        return y[first : first + x.rows]
 
 
 class GatedDeltaNet(Module):

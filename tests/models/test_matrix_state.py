@@ -123,6 +123,11 @@ def test_a_causal_convolution_begins_anew_in_each_sentence():
         padded = np.concatenate([np.zeros((2, 2)), part])
         expected = [(padded[t : t + 3].T * weight[:, 0]).sum(1) + bias for t in range(len(part))]
         assert np.allclose(y, np.reshape(expected, (-1, 2)), atol=1e-6)
+    layer = models.CausalConv1d(2, kernel=1, bias=False, rng=0)
+    with db.Graph() as graph:
+        for part in (x, x[:0]):
+            y = layer(F.input(graph, part)).value
+            np.testing.assert_array_equal(y, part * layer.weight.value[:, 0, 0])
 
 
 @pytest.mark.parametrize(
