@@ -204,7 +204,11 @@ class TokenBatches(ShuffledBatches[Example]):
 
 def _whole_numbers(lengths: DataSet[int], count: int) -> list[int]:
     """The lengths of so many examples, known beforehand."""
-    array = np.asarray(list(indexed("TokenBatches", "length", lengths)))
+    values = list(indexed("TokenBatches", "length", lengths))
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths, such as the examples themselves
+        array = np.array([None])
     if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
         raise refused(
             "TokenBatches", f"length has {array.dtype} of {array.ndim} dimensions",

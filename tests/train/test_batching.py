@@ -110,6 +110,7 @@ def test_an_empty_batch_is_refused(make, message):
         ([1, 2], ShapeError, "2 lengths for 3 examples"),
         ([1, -2, 3], ShapeError, "example 1 has length -2"),
         ([1.0, 2.0, 3.0], ArgumentError, "length has float64 of 1 dimensions"),
+        ([[1], [2, 3], [4]], ArgumentError, "length has object of 1 dimensions"),
         (None, ArgumentError, "length is None"),
     ],
 )
