@@ -58,10 +58,10 @@ def no_compiler() -> str:
     """The reason that nothing is compiled, and the fix."""
     if switch.compiler_failure:
         return switch.compiler_failure
-    if os.environ.get(NATIVE) == "wheel":
-        return f"{NATIVE}=wheel compiles nothing, and takes what a platform's wheel brings"
     problem = shipped.supported().problem
     wheel = f", and the wheel's kernels do not run ({problem})" if problem else ""
+    if os.environ.get(NATIVE) == "wheel":
+        return f"{NATIVE}=wheel compiles nothing, and takes what a platform's wheel brings{wheel}"
     return (
         f"there is no C compiler{wheel}: install gcc or clang, or pip install 'dynbatch[compiler]'"
     )

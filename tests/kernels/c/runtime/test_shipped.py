@@ -62,6 +62,8 @@ def test_a_wheel_whose_libraries_do_not_load_is_told_beside_the_missing_compiler
     path.unlink()
     shipped.supported.cache_clear()
     assert "(this processor has no AVX2)" in library.reason()
+    monkeypatch.setenv("DYNBATCH_NATIVE", "wheel")
+    assert library.reason().endswith("do not run (this processor has no AVX2)")
 
 
 def test_where_the_compiler_fails_the_wheels_kernels_run(wheel, monkeypatch, capsys):
