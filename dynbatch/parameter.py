@@ -286,10 +286,15 @@ class Parameter(ParameterHabits):
 
         With copy=True, or for a reader that wants memory of the host, a copy. Of a value in 16 bits
         a copy of the upper halves, as uint16: `torch.from_dlpack(p).view(torch.bfloat16)`.
+
+        Raises:
+            BufferError: a copy is needed, and copy is False.
         """
         self.settle()
         wants_host = dl_device is not None and dl_device[0] == exchange.HOST
         stream_of(self.device).flush()
+        if self.is_short and copy is False:
+            raise BufferError(f"parameter {self.name!r} lies in 16 bits: a reader needs a copy")
         if wants_host and self.device.is_cuda:
             if copy is False:
                 raise BufferError(f"parameter {self.name!r} is on the GPU: the host needs a copy")

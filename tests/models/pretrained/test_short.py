@@ -61,6 +61,9 @@ def test_weights_stay_in_the_file_and_vectors_are_float32(tmp_path):
     short.load_state_dict(state)
     assert short.word.weight.is_short and not mapped(short.word.weight)
     np.testing.assert_array_equal(short.word.weight.numpy(), state["word.weight"])
+    np.testing.assert_array_equal(np.from_dlpack(short.word.weight), short.word.weight.value)
+    with pytest.raises(BufferError, match="lies in 16 bits"):
+        short.word.weight.__dlpack__(copy=False)
     short.astype("float32").save_pretrained(tmp_path)
     assert not any(parameter.is_short for parameter in short.parameters())
 
