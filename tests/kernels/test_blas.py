@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime.library import reference_only
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import SHORT, multiplying, round_to, upper_halves, widened
 
 # Shapes whose columns divide into tiles, some that do not (prime columns), and degenerate ones.
 SHAPES = [
@@ -191,3 +192,22 @@ def test_in_fixed_rows_a_product_with_a_vector_has_the_same_bits_beside_any_othe
             part = np.empty(last - first, dtype)
             blas.dot_rows(rows[first:last], vector.astype(dtype), part)
             assert part.tobytes() == whole[first:last].tobytes()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("inner", [1, 3, 17, 256, 259])
+def test_a_weight_in_16_bits_is_multiplied_by_as_its_numbers_are(inner, precision):
+    rng = np.random.default_rng(inner)
+    for rows, columns in [(0, 3), (1, 1), (1, 65), (3, 17), (17, 130)]:
+        x, bias = [rng.standard_normal(shape, np.float32) for shape in ((rows, inner), (columns,))]
+        halves = upper_halves(
+            round_to(rng.standard_normal((inner + 2, columns + 3), np.float32), SHORT)
+        )
+        for order in "CF":  # a whole weight, or its transpose; and a part of either
+            whole = np.array(halves[1:-1, 2:-1], order=order)
+            for weight in (whole, np.array(halves, order=order)[1:-1, 2:-1]):
+                found = np.full((2, rows, columns), np.nan, np.float32)
+                for numbers, out in zip((widened(weight), weight), found, strict=True):
+                    with multiplying(precision):
+                        blas.matmul_rows(x, numbers, out, bias)
+                assert found[0].tobytes() == found[1].tobytes()
