@@ -19,6 +19,7 @@ from dynbatch.models.pretrained.bert_heads import (
     BertForMaskedWords,
     BertForTokens,
 )
+from dynbatch.models.pretrained.positions import refuse_settings
 from dynbatch.models.pretrained.table import Table
 from dynbatch.nodes.node import Node
 
@@ -33,7 +34,8 @@ class DistilBertConfig(BertConfig):
     """Sizes and choices of a DistilBERT.
 
     Its fields bear the names of `BertConfig`, whose meaning they have; config.json has others for
-    them, such as "dim" for hidden_size (`names`). There are no types of tokens.
+    them, such as "dim" for hidden_size (`names`). There are no types of tokens. A layer_norm_eps
+    other than 1e-12, with which `transformers` computes, is refused.
     """
 
     model_types = ("distilbert",)
@@ -46,6 +48,10 @@ class DistilBertConfig(BertConfig):
 
     num_hidden_layers: int = 6
     classifier_dropout: float | None = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_settings(self, layer_norm_eps=(1e-12,))
 
     @property
     def has_types(self) -> bool:

@@ -24,6 +24,8 @@ def rotary_options(
     owner, longest = type(config).__name__, getattr(config, "max_position_embeddings", None)
     full = None if scaling is None else dict(scaling)
     if full is not None:
+        if full.get("partial_rotary_factor") == 1:  # all features are turned
+            del full["partial_rotary_factor"]
         kind = full.get("rope_type", full.get("type", "default"))
         if kind == "dynamic":
             full["max_position_embeddings"] = longest

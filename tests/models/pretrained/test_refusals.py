@@ -46,6 +46,7 @@ CONFIGURATIONS = [
     ("gpt2", {"embd_pdrop": 1.5}, "give p such a number"),
     ("llama", {"hidden_act": "mish"}, "choose a checkpoint with one of these"),
     ("llama", {"partial_rotary_factor": 0.5}, "choose a checkpoint without it"),
+    ("distilbert", {"layer_norm_eps": 1e-5}, "choose a checkpoint without it"),
     (
         "llama",
         {"rope_parameters": {"rope_type": "longrope", "factor": 2}},
@@ -77,7 +78,9 @@ def test_positions_of_two_types_of_layer_are_read_from_their_parts_alone(kind):
 def test_rope_scaling_goes_before_rope_parameters(kind):
     scaling, rope = {"rope_type": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 2.0}
     parts = {"full_attention": rope} if kind is pretrained.Gemma3Config else rope
-    config = kind(rope_scaling=scaling, others={"rope_parameters": parts})
+    config = kind(
+        rope_scaling=scaling | {"partial_rotary_factor": 1.0}, others={"rope_parameters": parts}
+    )
     assert config.rotary("full_attention")["scaling"] == scaling
 
 
