@@ -102,9 +102,13 @@ def _heads(y: DotProductAttention, dy: Node) -> Iterator[Head]:
         if y.softcap:
             capped = F.tanh(scores / y.softcap)
             scores = capped * y.softcap
+        seen = mask
         if y.bias is not None or len(y.inputs) > 3:
-            scores = scores + _bias(y, h)
-        yield Head(q_h, k_h, v_h, weights_of(scores, mask), dy_h, capped)
+            bias = _bias(y, h)
+            scores = scores + bias
+            if len(y.inputs) > 3:  # a matrix may hide keys by -inf, all of a query's even
+                seen = bias > HIDDEN if mask is None else mask * (bias > HIDDEN)
+        yield Head(q_h, k_h, v_h, weights_of(scores, seen), dy_h, capped)
 
 
 def _distances(y: DotProductAttention) -> Array:

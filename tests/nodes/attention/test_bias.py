@@ -244,6 +244,23 @@ def test_a_bias_of_pairs_may_be_an_array_and_hide_keys():
         np.testing.assert_array_equal(below.value, masked.value)
 
 
+def test_the_gradient_s_nodes_are_0_too_for_a_query_whose_keys_a_bias_hides():
+    rng = np.random.default_rng(2)
+    bias = np.where(np.arange(3)[:, None] == 1, -np.inf, rng.standard_normal((3, 4)))
+
+    def squares(q, k, b):
+        y = F.attention(q, k, heads=HEADS, bias=b)
+        return F.sum(y * y)
+
+    with db.Graph(dtype="float64") as graph:
+        xs = [F.input(graph, rng.standard_normal((n, 8))).keep() for n in (3, 4)]
+        xs.append(F.input(graph, bias).keep())
+        made = [x.value for x in db.grad(squares, (0, 1, 2))(*xs)]
+        graph.backward(squares(*xs))
+        for x, slopes in zip(xs, made, strict=True):
+            np.testing.assert_allclose(slopes, x.gradient, rtol=1e-12, atol=1e-14)
+
+
 def test_a_bias_of_pairs_is_made_of_tokens():
     """Scores of a biaffine form are a bias, whose width is a length."""
     weight = db.Parameter(np.eye(8) / 4, "weight")
