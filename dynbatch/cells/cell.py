@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 from numpy.typing import ArrayLike
 
+from dynbatch.arguments import listed
 from dynbatch.cells.calls.calls import Calls
 from dynbatch.cells.calls.forms import Returned
 from dynbatch.cells.calls.together import children_of, together
@@ -137,6 +138,8 @@ class Cell(Generic[Returned]):
             [0.642]
         """
         what = f"{self.__name__}.tree"
+        if not isinstance(states, Sequence):
+            states = listed(what, "states", states, "give what the leaves' calls returned")
         joined = children_of(what, children, len(states))
         return self._together(what, arguments, states, joined) if joined.heights else states
 

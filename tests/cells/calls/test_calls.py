@@ -14,6 +14,7 @@ from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.errors import (
+    ArgumentError,
     DriveError,
     DtypeError,
     EmptyBatchError,
@@ -335,7 +336,9 @@ def test_errors_of_calls_made_together():
             leaf.each(xs[0], p)
         with pytest.raises(ShapeError, match="differ in I"):
             leaf.each(F.input(graph, np.ones((2, D + 1))), p)
-        assert len(compose.tree(words, [(0, 1), (2, 3)], p)) == 5  # nothing is lost
+        with pytest.raises(ArgumentError, match=r"compose\.tree: states is None"):
+            compose.tree(None, [(0, 1)], p)
+        assert len(compose.tree(iter(words), [(0, 1), (2, 3)], p)) == 5  # nothing is lost
         assert np.isfinite(db.stack(words)[0].value).all()
 
 
