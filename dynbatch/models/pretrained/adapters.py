@@ -40,6 +40,7 @@ from dynbatch.models.pretrained.folder import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     caused,
+    damaged,
     fault,
     file_of,
     read_json,
@@ -294,7 +295,10 @@ def _tensors(path: Path, model: Module, wanted: Collection[str]) -> dict[str, Te
     for name, tensor in tensors_of(path):
         is_other = name.endswith(".base_layer.weight") or is_beside(name)
         if not is_other or name in wanted:
-            tensors[names.get(plain(name), name)] = tensor
+            meant = names.get(plain(name), name)
+            if meant in tensors:
+                raise damaged(path, f"{shorten(name)} is there twice")
+            tensors[meant] = tensor
     return tensors
 
 

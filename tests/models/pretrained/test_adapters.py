@@ -148,6 +148,15 @@ def test_a_folder_that_does_not_fit_is_refused_and_the_model_is_as_it_was(change
     assert not any(p.frozen for p in model.parameters()) and "adapter" not in repr(model)
 
 
+def test_a_tensor_under_two_names_is_refused(tmp_path):
+    model, path = read("llama"), tmp_path / "adapter_model.safetensors"
+    tensors = peft_folder(tmp_path, model)
+    name = f"{ABOVE}self_attn.q_proj.lora_A.weight"
+    save_file(tensors | {name.replace("model.model.", "model."): tensors[name] + 1}, path)
+    with pytest.raises(CheckpointError, match="is there twice"):
+        load_adapter(model, tmp_path)
+
+
 def test_scales_of_norms_are_those_that_were_written(tmp_path):
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
     config = Gemma2Config(vocab_size=9, intermediate_size=4, num_key_value_heads=1, **sizes)
