@@ -306,5 +306,5 @@ def test_the_sentence_is_counted_among_those_of_the_mini_batch():
 
 def test_the_users_line_is_added_to_messages_in_one_place():
     package = Path(db.__file__).parent
-    adding = [path.name for path in package.rglob("*.py") if "{caller()}" in path.read_text()]
+    adding = [path.name for path in package.rglob("*.py") if "caller()}" in path.read_text()]
     assert adding == ["errors.py"]

@@ -134,7 +134,7 @@ class Cell(Generic[Returned]):
             >>> with db.Graph() as graph:
             ...     leaves = [F.input(graph, [x]) for x in (0.0, 1.0, 2.0)]
             ...     root = pair.tree(leaves, [(1, 2), (0, 3)])[-1]  # (0 (1 2))
-            ...     root.value.round(3).tolist()
+            ...     print(root.value.round(3))
             [0.642]
         """
         what = f"{self.__name__}.tree"
