@@ -50,6 +50,7 @@ NOT_RUN = {
     r"sacrebleu\b": "is a program of another package",
     r"(tensorboard|xdg-open|open)\b": "opens a window, or serves until it is stopped",
     r"(\S*/)?python3? (-m )?(examples|benchmarks|tests)\b": "takes minutes, and has its own tests",
+    r"hf download\b": "fetches a model",
     r"dynbatch \w+ runs/demo\b": "needs the run of make demo",
     r".*--device cuda(?!.*--plan)": "needs a GPU",
 }
