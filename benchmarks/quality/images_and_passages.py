@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,12 +36,8 @@ class Passages(Task):
         self.model = text_cnn.TextCNN(
             len(words), len(categories), options.features, options.filters, options.dropout
         )
-        self._batches = train.SentenceBatches(known, options.batch_size)
-        self.epochs, self.lr = options.epochs, options.lr
-        self.num_updates = self.epochs * len(self._batches)
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        batches = train.SentenceBatches(known, options.batch_size)
+        self.train_on(batches, options)
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         return F.mean([
@@ -88,12 +82,7 @@ class Digits(Task):
         ]
         self.model = digit_reader.DigitReader(options.channels, options.dropout)
         plain = train.SentenceBatches(known, options.batch_size)
-        self._batches = train.PreparedBatches(plain, digits.drawn, workers=0)
-        self.epochs, self.lr = options.epochs, options.lr
-        self.num_updates = self.epochs * len(plain)
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        self.train_on(train.PreparedBatches(plain, digits.drawn, workers=0), options)
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         scores = self.model.scores(graph, [digit.image for digit in batch])

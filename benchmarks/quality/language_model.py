@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -28,13 +26,9 @@ class LanguageModel(Task):
         self.options = options = arguments(["fortunes", "--epochs", "3"])
         corpus = texts.load(options.data)
         self._held_out = numbered(corpus.dev)
-        self._batches = train.TokenBatches(numbered(corpus.train), options.max_tokens)
+        batches = train.TokenBatches(numbered(corpus.train), options.max_tokens)
         self.model = GPT(options.width, options.layers, options.heads, options.dropout)
-        self.epochs, self.lr = options.epochs, options.lr
-        self.num_updates = sum([self._batches.num_batches(epoch) for epoch in range(self.epochs)])
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        self.train_on(batches, options)
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         loss = F.sum([self.model.loss(graph, ids) for ids in batch])

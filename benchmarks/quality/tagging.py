@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -62,12 +62,8 @@ class Tagging(Task):
             tags, options.features, options.features // 2, options.hidden, options.dropout, False,
         )  # fmt: skip
         examples = [(s.words, [number[tag] for tag in s.tags]) for s in known]
-        self._batches = train.SentenceBatches(examples, options.batch_size)
-        self.epochs, self.lr = options.epochs, options.lr
-        self.num_updates = self.epochs * len(self._batches)
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        batches = train.SentenceBatches(examples, options.batch_size)
+        self.train_on(batches, options)
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         loss = F.sum([self.model.loss(graph, words, tags) for words, tags in batch])
@@ -116,12 +112,8 @@ class Parsing(Task):
             sorted({label for one in known for label in one.labels}),
             options.features, options.hidden, options.layers, options.dropout,
         )  # fmt: skip
-        self._batches = train.SentenceBatches(known, options.batch_size)
-        self.epochs, self.lr = options.epochs, options.lr
-        self.num_updates = self.epochs * len(self._batches)
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        batches = train.SentenceBatches(known, options.batch_size)
+        self.train_on(batches, options)
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         loss = F.sum([self.model.loss(graph, sentence) for sentence in batch])

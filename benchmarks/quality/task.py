@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import dynbatch as db
-from dynbatch import models
+from dynbatch import models, train
 
 Weights = Mapping[str, Tensor]
 """The model's parameters by name, as tensors that share their memory."""
 
 Batch = Sequence[Any]
+Batches = train.SentenceBatches | train.TokenBatches | train.PreparedBatches
 
 
 class Task(ABC):
@@ -26,26 +27,36 @@ class Task(ABC):
         name:    in the table and on the command line.
         data:    what it trains on, in a few words.
         model:   of the example.
-        epochs, lr, clip, warmup: so many passes; the highest rate; the largest norm of the
-                 gradient; the updates in which the rate rises, as a share of all.
-        num_updates: of all epochs.
+        epochs, lr, clip: so many passes; the highest rate; the largest norm of the gradient.
         decay:   the weight decay of AdamW; None for Adam.
     """
 
     name: ClassVar[str]
     data: ClassVar[str]
     clip: ClassVar[float] = 5.0
-    warmup: ClassVar[float] = 0.1
     decay: ClassVar[float | None] = None
 
     model: models.Module
     epochs: int
     lr: float
-    num_updates: int
 
-    @abstractmethod
+    def train_on(self, batches: Batches, options: Any) -> None:
+        """Take these mini-batches, and epochs and rate of the example's options."""
+        self._batches = batches
+        self.epochs, self.lr = options.epochs, options.lr
+
     def batches(self, epoch: int) -> Iterable[Batch]:
         """The mini-batches of an epoch, the same on both sides."""
+        return self._batches.epoch(epoch)
+
+    @property
+    def num_updates(self) -> int:
+        """The mini-batches of all epochs."""
+        return sum([self._batches.num_batches(epoch) for epoch in range(self.epochs)])
+
+    def warmup_steps(self) -> int:
+        """The updates in which the rate rises."""
+        return self.num_updates // 10
 
     @abstractmethod
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:

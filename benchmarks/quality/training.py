@@ -56,9 +56,7 @@ def trained(make: Callable[[], Task], side: str, seed: int) -> Trained:
     optimizer: optim.Adam = optim.Adam(task.model, task.lr)
     if task.decay is not None:
         optimizer = optim.AdamW(task.model, task.lr, weight_decay=task.decay)
-    schedule = optim.Cosine(
-        optimizer, task.num_updates, warmup_steps=int(task.warmup * task.num_updates)
-    )
+    schedule = optim.Cosine(optimizer, task.num_updates, warmup_steps=task.warmup_steps())
     step = _pytorch(task, optimizer) if side == "pytorch" else _dynbatch(task, optimizer, side)
     losses, graphs, seconds, before = [], [0], 0.0, _resident_mb(forget_peak=True)
     for epoch in range(task.epochs):

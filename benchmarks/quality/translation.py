@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -31,12 +30,8 @@ class Translation(Task):
         self.model = Translator(*vocabularies, options.embed, options.hidden, options.dropout)
         source, target = self.model.source, self.model.target
         examples = [(source.encode(s), target.encode(t, marks=True)) for s, t in known]
-        self._batches = train.SentenceBatches(examples, options.batch_size)
-        self.epochs, self.lr = options.epochs, options.lr
-        self.num_updates = sum([self._batches.num_batches(epoch) for epoch in range(self.epochs)])
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        batches = train.SentenceBatches(examples, options.batch_size)
+        self.train_on(batches, options)
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         loss = F.sum([self.model.loss(graph, source, target) for source, target in batch])

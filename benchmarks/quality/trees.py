@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -38,12 +36,9 @@ class ListOps(Task):
         rest = [drawn[index] for index in order[NUM_TEST:]]
         known = [one for one in rest if len(one.ids) <= LONGEST_TRAINED]
         self.model = TreeEvaluator(settings.embed, settings.hidden)
-        self._batches = train.SentenceBatches(known, settings.batch_size)
-        self.epochs, self.lr, self.clip = settings.epochs, settings.lr, settings.clip
-        self.num_updates = self.epochs * len(self._batches)
-
-    def batches(self, epoch: int) -> Iterable[Batch]:
-        return self._batches.epoch(epoch)
+        batches = train.SentenceBatches(known, settings.batch_size)
+        self.train_on(batches, settings)
+        self.clip = settings.clip
 
     def loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         return F.mean([
