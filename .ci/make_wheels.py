@@ -17,12 +17,9 @@ from typing import NamedTuple
 import dynbatch  # noqa: F401 - its modules print some of the sources
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.compiler import FLAGS
-from dynbatch.kernels.c.runtime.library import SCALARS, Unit
+from dynbatch.kernels.c.runtime.library import ROUNDING, SCALARS, Unit
 from dynbatch.kernels.c.runtime.shipped import BASE, INSTRUCTIONS, X86_LEVELS, file_name
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
-
-ROUNDING = ("blas.c", "convolution.c", "linear_gradients.c")
-"""Sources that are compiled for each precision of products."""
 
 
 class Platform(NamedTuple):
@@ -76,7 +73,6 @@ def compile_units(platform: Platform, folder: Path) -> None:
         result = subprocess.run([*command, *ends], input=unit.text, text=True, capture_output=True)
         if result.returncode:
             sys.exit(f"{platform.target}, {level}, {unit.label}:\n{result.stderr}")
-        path.with_suffix(".pdb").unlink(missing_ok=True)
 
     jobs = [(level, unit) for level in platform.processors for unit in units(platform, level)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

@@ -9,10 +9,9 @@ import pytest
 
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.compiler import FLAGS
+from dynbatch.kernels.c.runtime.library import ROUNDING
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 
-ROUNDING = ("blas.c", "convolution.c", "linear_gradients.c")
-"""Sources that are compiled for each precision of products."""
 ROUNDED = {name: bits for name, bits in MANTISSA_BITS.items() if name != FULL}
 TARGET = ("-target", "aarch64-linux-gnu")
 

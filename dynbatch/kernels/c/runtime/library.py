@@ -25,6 +25,8 @@ from dynbatch.recent import free_at_fork
 # Sources in which a precompiled header, 0.7 s with GCC, is saved.
 WORTH_A_HEADER = 8
 SCALARS = {"f": "float", "d": "double"}
+ROUNDING = ("blas.c", "convolution.c", "linear_gradients.c")
+"""Sources that are compiled for each precision of products: wheels bring them so, too."""
 
 _lock = free_at_fork(threading.Lock())
 
@@ -157,7 +159,12 @@ def _give_up(why: str) -> None:
 
 
 def of_precisions(name: str) -> dict[str, Library]:
-    """A source's library for each precision of products, by `precision.of_products`."""
+    """A source's library for each precision of products, by `precision.of_products`.
+
+    Args:
+        name: of `ROUNDING`.
+    """
+    assert name in ROUNDING
     return {
         precision: Library(name, factor_bits=bits % MANTISSA_BITS[FULL])
         for precision, bits in MANTISSA_BITS.items()
