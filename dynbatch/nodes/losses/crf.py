@@ -42,9 +42,23 @@ class ChainBase(Operation):
         return cls.flops(sizes)
 
     @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """Scratch for values that only backward reads, when no backward follows."""
+        return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
+
+    @classmethod
     def chain(cls, batch: Batch) -> kernels.Chain:
         node = batch.first
         return kernels.Chain(node.transitions.value, node.start.value, node.end.value)
+
+    @classmethod
+    def chain_gradients(cls, batch: Batch) -> kernels.ChainGradients:
+        """The buffers to add to; None for a frozen parameter."""
+        node, gradients = batch.first, batch.parameter_gradients()
+        parameters = (node.transitions, node.start, node.end)
+        return kernels.ChainGradients(
+            *[None if p.frozen else gradients.buffer(p) for p in parameters]
+        )
 
 
 class Crf(ChainBase):
@@ -73,11 +87,6 @@ class Crf(ChainBase):
         return {"log_sums": (tokens, batch.first.transitions.shape[0]), "shifts": (tokens, 1)}
 
     @classmethod
-    def workspace(cls, batch: Batch) -> int:
-        """Scratch for values that only backward reads, when no backward follows."""
-        return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
-
-    @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         return kernels.workspace_backward(batch.spec, *cls.saved(batch)["log_sums"])
 
@@ -96,13 +105,11 @@ class Crf(ChainBase):
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        x, node, gradients = batch.input(0), batch.first, batch.parameter_gradients()
-        parameters = (node.transitions, node.start, node.end)
-        wanted = [None if p.frozen else gradients.buffer(p) for p in parameters]
+        x = batch.input(0)
         dx = batch.xp.empty(x.values.shape, batch.dtype) if dxs[0] is None else dxs[0].values
         kernels.crf_backward(
             x.values, cls.chain(batch), batch.concat("ids"), x.offsets, batch.saved["log_sums"],
-            batch.saved["shifts"].reshape(-1), dy.flat, dx, kernels.ChainGradients(*wanted),
+            batch.saved["shifts"].reshape(-1), dy.flat, dx, cls.chain_gradients(batch),
             batch.scratch,
         )  # fmt: skip
 
@@ -128,6 +135,18 @@ class Viterbi(ChainBase):
         kernels.viterbi(x.values, cls.chain(batch), x.offsets, y.flat, batch.scratch)
 
 
+def emissions_of(function: str, emissions: Node, *parameters: Parameter) -> Node:
+    """The emissions as a node; of its graph's dtype the parameters must be.
+
+    Raises:
+        DtypeError: a parameter is none, or not of the graph's dtype.
+    """
+    emissions = node_of(function, emissions)
+    for parameter in parameters:
+        check_parameter(function, parameter, emissions.graph)
+    return emissions
+
+
 def crf(
     emissions: Node, tags: Any, transitions: Parameter, start: Parameter, end: Parameter
 ) -> Node:
@@ -150,9 +169,7 @@ def crf(
     Source: Lafferty, McCallum & Pereira 2001, ICML; as a layer on a bi-LSTM Huang et al. 2015,
         arXiv:1508.01991.
     """
-    emissions = node_of("crf", emissions)
-    for parameter in (transitions, start, end):
-        check_parameter("crf", parameter, emissions.graph)
+    emissions = emissions_of("crf", emissions, transitions, start, end)
     ids, _, _ = class_targets("crf", emissions, tags, None, "sum")
     return Crf(emissions, transitions=transitions, start=start, end=end, ids=ids)
 
@@ -166,7 +183,5 @@ def viterbi(emissions: Node, transitions: Parameter, start: Parameter, end: Para
         ShapeError: shapes do not fit.
         DtypeError: an argument is not a parameter, or not of the graph's dtype.
     """
-    emissions = node_of("viterbi", emissions)
-    for parameter in (transitions, start, end):
-        check_parameter("viterbi", parameter, emissions.graph)
+    emissions = emissions_of("viterbi", emissions, transitions, start, end)
     return Viterbi(emissions, transitions=transitions, start=start, end=end)

@@ -11,11 +11,9 @@ from dynbatch.arguments import refused, shown
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.losses import semi_crf as kernels
-from dynbatch.kernels.losses.crf import ChainGradients
-from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
-from dynbatch.nodes.losses.crf import ChainBase
+from dynbatch.nodes.losses.crf import ChainBase, emissions_of
 from dynbatch.nodes.losses.targets import TargetRule
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Retain
@@ -67,11 +65,6 @@ class SemiCrf(SemiChainBase):
         return {"entries": (tokens, tags), "states": (tokens, tags), "shifts": (tokens, 1)}
 
     @classmethod
-    def workspace(cls, batch: Batch) -> int:
-        """Scratch for values that only backward reads, when no backward follows."""
-        return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
-
-    @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         return kernels.workspace_backward(*cls.saved(batch)["states"])
 
@@ -92,14 +85,12 @@ class SemiCrf(SemiChainBase):
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        x, node, gradients = batch.input(0), batch.first, batch.parameter_gradients()
-        parameters = (node.transitions, node.start, node.end)
-        wanted = [None if p.frozen else gradients.buffer(p) for p in parameters]
+        x = batch.input(0)
         dx = batch.xp.empty(x.values.shape, batch.dtype) if dxs[0] is None else dxs[0].values
         kernels.semi_crf_backward(
             x.values, cls.chain(batch), batch.concat("ids"), x.offsets, batch.saved["entries"],
             batch.saved["states"], batch.saved["shifts"].reshape(-1), dy.flat, batch.scratch, dx,
-            ChainGradients(*wanted),
+            cls.chain_gradients(batch),
         )  # fmt: skip
 
 
@@ -148,9 +139,7 @@ def semi_crf(
 
     Source: Sarawagi & Cohen 2004, NeurIPS 17.
     """
-    emissions = node_of("semi_crf", emissions)
-    for parameter in (transitions, start, end):
-        check_parameter("semi_crf", parameter, emissions.graph)
+    emissions = emissions_of("semi_crf", emissions, transitions, start, end)
     ids = segment_ends(segments, longest, start.size)
     require_tokens(ids.size, emissions.rows)
     return SemiCrf(
@@ -171,9 +160,7 @@ def semi_viterbi(
         ShapeError: shapes do not fit.
         DtypeError: an argument is not a parameter, or not of the graph's dtype.
     """
-    emissions = node_of("semi_viterbi", emissions)
-    for parameter in (transitions, start, end):
-        check_parameter("semi_viterbi", parameter, emissions.graph)
+    emissions = emissions_of("semi_viterbi", emissions, transitions, start, end)
     return SemiViterbi(emissions, transitions=transitions, start=start, end=end, longest=longest)
 
 
