@@ -6,21 +6,21 @@ Source: Song et al. 2020, arXiv:2004.09297, section 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.models.initial import Rng, normal
 from dynbatch.models.pretrained.bert import Bert, BertConfig, LayerNames
-from dynbatch.models.pretrained.bert_heads import (
-    BertForClassification,
-    BertForMaskedWords,
-    BertForTokens,
-)
 from dynbatch.models.pretrained.positions import refuse_settings
+from dynbatch.models.pretrained.roberta import (
+    RobertaForClassification,
+    RobertaForMaskedWords,
+    RobertaForTokens,
+)
 from dynbatch.models.pretrained.table import Table
 from dynbatch.nodes.attention.bias import DistanceBias
-from dynbatch.nodes.node import Node
 
 NAMES = LayerNames(
     qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
@@ -61,7 +61,7 @@ class MPNetConfig(BertConfig):
 class WithDistances(Bert):
     """Base of all: attention with a bias by distance, one table for all layers."""
 
-    config_type = MPNetConfig
+    config_type: ClassVar[type[BertConfig]] = MPNetConfig
     prefix = "mpnet."
     layer_names = NAMES
 
@@ -90,40 +90,23 @@ class MPNet(WithDistances):
     skipped = ("embeddings.position_ids", "lm_head.**", "classifier.**")
 
 
-class MPNetForMaskedWords(WithDistances, BertForMaskedWords):
+class MPNetForMaskedWords(WithDistances, RobertaForMaskedWords):
     """MPNet with the head that fills in masked words, `MPNetForMaskedLM` in `transformers`."""
 
     architecture = "MPNetForMaskedLM"
-    skipped, spare = ("embeddings.position_ids", "pooler.**"), ("lm_head.bias",)
-    head, transform_names = "lm_head", ("dense", "layer_norm")
 
     def __init__(self, config: MPNetConfig, *, rng: Rng = None) -> None:
         super().__init__(config, rng=rng)
         self.activation = F.gelu
 
 
-class MPNetForClassification(WithDistances, BertForClassification):
+class MPNetForClassification(WithDistances, RobertaForClassification):
     """MPNet with a classifier of sentences, `MPNetForSequenceClassification`."""
 
     architecture = "MPNetForSequenceClassification"
-    skipped = ("embeddings.position_ids", "pooler.**", "lm_head.**")
-
-    def pooled(self, hidden: Node) -> Node:
-        """tanh(W h + b) of the first token's h, with dropout before it, (T, D) -> (D,)."""
-        return F.tanh(self.pooler(self.dropout(hidden[0])))
-
-    def table(self) -> Table:
-        return {
-            **self.encoder_table("mpnet.", "classifier.dense.{}"),
-            "classifier.{}": "classifier.out_proj.{}",
-        }
 
 
-class MPNetForTokens(WithDistances, BertForTokens):
+class MPNetForTokens(WithDistances, RobertaForTokens):
     """MPNet with a classifier of tokens, `MPNetForTokenClassification` in `transformers`."""
 
     architecture = "MPNetForTokenClassification"
-    skipped = ("embeddings.position_ids", "pooler.**", "lm_head.**")
-
-    def table(self) -> Table:
-        return {**self.encoder_table("mpnet."), "classifier.{}": "classifier.{}"}

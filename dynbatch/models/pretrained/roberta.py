@@ -9,6 +9,7 @@ Source: Liu et al. 2019, arXiv:1907.11692.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dynbatch import nodes as F
 from dynbatch.models.pretrained.bert import Bert, BertConfig
@@ -65,7 +66,7 @@ class Roberta(Bert):
 class RobertaForMaskedWords(BertForMaskedWords):
     """RoBERTa with the head that fills in masked words, `RobertaForMaskedLM` in `transformers`."""
 
-    config_type = RobertaConfig
+    config_type: ClassVar[type[BertConfig]] = RobertaConfig
     architecture = "RobertaForMaskedLM"
     prefix = "roberta."
     skipped, spare = ("embeddings.position_ids", "pooler.**"), ("lm_head.bias",)
@@ -78,7 +79,7 @@ class RobertaForClassification(BertForClassification):
     Its pooler is a part of the classifier in checkpoints, and has dropout before it too.
     """
 
-    config_type = RobertaConfig
+    config_type: ClassVar[type[BertConfig]] = RobertaConfig
     architecture = "RobertaForSequenceClassification"
     prefix = "roberta."
     skipped = ("embeddings.position_ids", "pooler.**", "lm_head.**")
@@ -88,7 +89,7 @@ class RobertaForClassification(BertForClassification):
 
     def table(self) -> Table:
         return {
-            **self.encoder_table("roberta.", "classifier.dense.{}"),
+            **self.encoder_table(self.prefix, "classifier.dense.{}"),
             "classifier.{}": "classifier.out_proj.{}",
         }
 
@@ -96,10 +97,10 @@ class RobertaForClassification(BertForClassification):
 class RobertaForTokens(BertForTokens):
     """RoBERTa with a classifier of tokens, `RobertaForTokenClassification` in `transformers`."""
 
-    config_type = RobertaConfig
+    config_type: ClassVar[type[BertConfig]] = RobertaConfig
     architecture = "RobertaForTokenClassification"
     prefix = "roberta."
     skipped = ("embeddings.position_ids", "pooler.**", "lm_head.**")
 
     def table(self) -> Table:
-        return {**self.encoder_table("roberta."), "classifier.{}": "classifier.{}"}
+        return {**self.encoder_table(self.prefix), "classifier.{}": "classifier.{}"}
