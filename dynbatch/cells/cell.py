@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic
 
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.calls import Calls
 from dynbatch.cells.calls.forms import Returned
+from dynbatch.cells.calls.table import CallTable
 from dynbatch.cells.calls.together import children_of, together
 from dynbatch.cells.scan.arguments import ScanForm, with_right_init
 from dynbatch.compiler.any_rows import trace_any_rows
@@ -143,9 +144,14 @@ class Cell(Generic[Returned]):
         joined = children_of(what, children, len(states))
         return self._together(what, arguments, states, joined) if joined.heights else states
 
+    @property
+    def call_tables(self) -> Mapping[tuple[int, ...], CallTable]:
+        """The tables of its calls; none with plain arithmetic, where calls are made one by one."""
+        return {} if is_plain.get() else self._calls.tables
+
     def _together(self, *calls: Any) -> Sequence[Returned]:
-        """See `together`; with plain arithmetic, calls are made one by one."""
-        return together(self, {} if is_plain.get() else self._calls.tables, *calls)
+        """See `together`."""
+        return together(self, self.call_tables, *calls)
 
     def compiled(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import sizes
-from dynbatch.cells import cell, stack, total
+from dynbatch.cells import cell, stack, sum_tree, total
 from dynbatch.errors import DtypeError
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
@@ -195,9 +195,7 @@ class ChildSumTreeLSTM(Module):
             ShapeError: the heads are not those of one tree: see `models.trees`.
         """
         tree = tree_of_heads("ChildSumTreeLSTM", xs, heads)
-        states: dict[int, State] = {}
-        for node in tree.order:
-            children = [states[child] for child in tree.children[node]]
-            states[node] = self.compose(xs[node], children)
-        hs, _ = stack([states[node] for node in range(len(states))])
+        zeros = (self.hidden_size, self.hidden_size)
+        states = sum_tree(child_sum_compose, remember, tree.order, tree.children, zeros, xs, self)
+        hs, _ = stack(states)
         return hs, states[tree.root][0]

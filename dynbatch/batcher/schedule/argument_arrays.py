@@ -48,9 +48,10 @@ class Entries:
     def __init__(self, arguments: Sequence[Any], types: set[type], graph: CallGraph) -> None:
         self.counts: Array | None = None
         if SumArgument in types:
-            members = [x.members if type(x) is SumArgument else (x,) for x in arguments]
-            self.counts = np.array([len(terms) for terms in members])
-            arguments = [x for terms in members for x in terms]
+            sums = [x.terms if type(x) is SumArgument else (x,) for x in arguments]
+            self.counts = np.array([len(terms) for terms in sums])
+            arguments = [x for terms in sums for x in terms]
+            types = set(map(type, arguments))
         count = len(arguments)
         if int in types:
             numbers = [x if type(x) is int else number_of(x, graph) for x in arguments]
@@ -68,7 +69,7 @@ class Entries:
             self.code = np.fromiter(map(number.__getitem__, origins), np.int64, count)
             self.row = np.fromiter([x.row for x in arguments], np.int64, count)
         self.first = np.zeros(count, np.int64)
-        if not types.isdisjoint((ResultPart, TuplePart, SumArgument)):
+        if not types.isdisjoint((ResultPart, TuplePart)):
             self.first[:] = [0 if type(x) is int else x.first for x in arguments]
 
     def call_of(self, count: int) -> Array:

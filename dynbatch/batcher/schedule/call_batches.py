@@ -92,9 +92,9 @@ def _by_policy(
 ) -> None:
     """Schedule some tables' calls as nodes of a structure, in order of creation."""
     starts = np.cumsum([0, *[pending[k].rows.size for k in part]])
-    calls = [pending[k].table.call(row) for k in part for row in pending[k].rows.tolist()]
+    calls = [(pending[k].table, row) for k in part for row in pending[k].rows.tolist()]
     # Policies see nodes in order of creation, so calls of all tables are merged by their index.
-    by_creation = np.argsort([call.index for call in calls])
+    by_creation = np.argsort([table.index_of(row) for table, row in calls])
     position = np.empty(len(calls), np.int64)
     position[by_creation] = np.arange(len(calls))
     inputs: list[list[int]] = [[] for _ in calls]
@@ -106,7 +106,13 @@ def _by_policy(
                 inputs[a].append(b)
     owner = np.repeat(np.arange(len(part)), np.diff(starts))[by_creation]
     structure = Structure(tuple(owner.tolist()), tuple(map(tuple, inputs)))
-    plan = schedule_calls(structure, policy, lambda node: calls[by_creation[node]].label())
+
+    def label(node: int) -> str:
+        table, row = calls[by_creation[node]]
+        name: str = table.call(row).label()
+        return name
+
+    plan = schedule_calls(structure, policy, label)
     ordered.lower_bound += plan.lower_bound
     taken: list[list[int]] = [[] for _ in part]
     row_in_table = (by_creation - starts[owner]).tolist()

@@ -301,6 +301,12 @@ class CallTable:
         call = self.calls[row]
         return call if isinstance(call, ValueHandle) else call.make(row)
 
+    def index_of(self, row: int) -> int:
+        """The number of the node that the call in a row is, or will be."""
+        call = self.calls[row]
+        index: int = call.index if isinstance(call, ValueHandle) else call.index(row)
+        return index
+
     def make_calls(self) -> None:
         """Make all calls nodes, each with arguments of its own."""
         if self.is_late:

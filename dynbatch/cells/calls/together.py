@@ -14,7 +14,7 @@ import numpy as np
 from dynbatch.cells.calls.arguments import NodeArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, leaves
-from dynbatch.cells.calls.results import Results, SumArgument, are_results
+from dynbatch.cells.calls.results import Results, SumArgument, are_results, total
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, number_of
 from dynbatch.errors import DynbatchError, ShapeError
 from dynbatch.nodes.arguments import as_ids
@@ -44,20 +44,26 @@ class LateCalls:
 
     Args:
         matrices: the columns of these rows.
+        starts:   of each call the first of its numbers of nodes.
     """
 
-    __slots__ = ("_index", "_matrices", "_ready", "_row", "_table")
+    __slots__ = ("_matrices", "_ready", "_row", "_starts", "_table")
 
-    def __init__(self, table: CallTable, ready: int, matrices: Sequence[list[Any]]) -> None:
+    def __init__(
+        self, table: CallTable, ready: int, matrices: Sequence[list[Any]], starts: Sequence[int]
+    ) -> None:
         self._table = table
         self._ready = ready
-        self._row, self._index = len(table.calls), len(table.nodes)
+        self._row, self._starts = len(table.calls), starts
         self._matrices = matrices
+
+    def index(self, row: int) -> int:
+        """The number of the node that the call in a row is."""
+        return self._starts[row - self._row] + len(self._matrices)
 
     def make(self, row: int) -> Call:
         """Make the node of the call in a row, and before it those of its rows of matrices."""
-        table = self._table
-        index = self._index + (row - self._row) * (1 + len(self._matrices))
+        table, index = self._table, self._starts[row - self._row]
         for column in self._matrices:
             number = column[row]
             if type(number) is int:  # not a node made before an interrupt
@@ -159,15 +165,101 @@ def _enter(
         if is_row and x.are_of_matrix:
             matrices.append(table.columns[len(entries)])
         entries.append(x.values[made:] if is_row else [x] * missing)
-    late = LateCalls(table, ready, matrices)
+    numbers = 1 + len(matrices)  # of nodes, for each call
+    begin = len(table.nodes)
+    late = LateCalls(table, ready, matrices, range(begin, begin + missing * numbers, numbers))
     table.is_late = True
     for column, arguments in zip(table.columns, entries, strict=True):
         column.extend(arguments)
     table.phases.extend([ready] * missing)
     table.depths.extend(depths[made:])
-    table.nodes.extend([late] * (missing * (1 + len(matrices))))
+    table.nodes.extend([late] * (missing * numbers))
     table.calls.extend([late] * missing)
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
+
+
+def sum_tree(
+    cell: Any, edge: Any, order: Sequence[int], children: Sequence[Sequence[int]], init: Any,
+    xs: Any, params: object,
+) -> Sequence[Any]:  # fmt: skip
+    """The states of a tree's nodes, each of which has any number of children.
+
+        state[k] = cell(x[k], Σ edge(x[k], state[c], params) over its children c, params)
+
+    Calls are those of a loop over the nodes in order. A graph's first tree makes them one by one,
+    and with them the tables that those of later trees enter at once.
+
+    Args:
+        order:    the nodes, children first.
+        children: of each node.
+        init:     the widths of zeros, which the empty sum is.
+        xs:       a matrix, a row for each node.
+    """
+    states: list[Any] = [None] * len(order)
+    tables = None if xs.graph.is_trace else _known_tables(cell, edge, init, xs, params)
+    if tables is None:
+        for node in order:
+            x = xs[node]
+            taken = [edge(x, states[child], params) for child in children[node]]
+            states[node] = cell(x, total(taken) if taken else init, params)
+        return states
+    table, edges = tables
+    graph, rows, zeros = table.graph, Results.of_matrix(xs), NodeArgument(None, edges.form_id)
+    first, first_edge = [each.number << ROW_BITS | len(each.calls) for each in tables]
+    start, first_row, depths = len(table.nodes), rows.values[0], {edges: 0}
+    below: list[Any] = []  # the sums of the nodes
+    parents: list[int] = []  # and both ends of the edges
+    read: list[int] = []
+    starts: list[int] = []
+    edge_starts: list[int] = []
+    for number, node in enumerate(order, first):
+        count = len(children[node])
+        # Nodes are numbered as in a loop: a row of x and a call for each edge, then for the node.
+        edge_starts += range(start, start + 2 * count, 2)
+        start += 2 * count + 2
+        starts.append(start - 2)
+        states[node] = number
+        parents += [first_row + node] * count
+        read += [states[child] for child in children[node]]
+        end = first_edge + len(read)
+        if count > 1:
+            terms = Results(graph, range(end - count, end), rows.ready, edges.form_id, (edges,))
+            below.append(SumArgument.of_late(terms, edges.form, depths))
+        else:
+            below.append(end - 1 if count else zeros)
+    # Appends alone (see `calls.maker`), of which the first and the last are to one table: so an
+    # interrupt between any of them is noticed there.
+    table.columns[0].extend([first_row + node for node in order])
+    edges.columns[0].extend(parents)
+    _append(edges, rows.ready, edge_starts, read)
+    _append(table, rows.ready, starts, below)
+    return Results(graph, states, rows.ready, table.form_id, (table,))
+
+
+def _known_tables(
+    cell: Any, edge: Any, init: Any, xs: Any, params: object
+) -> tuple[CallTable, CallTable] | None:
+    """The tables of a tree's calls, and of those of its edges, if calls were made in both."""
+    form_ids = xs.graph.form_ids
+    table = cell.call_tables.get((form_ids[xs.width], form_ids[init], id(params)))
+    edges = table and edge.call_tables.get((form_ids[xs.width], table.form_id, id(params)))
+    return (table, edges) if edges and edges.form_id == form_ids[init] else None
+
+
+def _append(table: CallTable, ready: int, starts: Sequence[int], values: Sequence[Any]) -> None:
+    """Append calls, of which the first column, with rows of a matrix, is there already.
+
+    Args:
+        values: their second column. None of them waits for a call of the same table.
+    """
+    count = len(starts)
+    late = LateCalls(table, ready, table.columns[:1], starts)
+    table.is_late = True
+    table.columns[1].extend(values)
+    table.phases.extend([ready] * count)
+    table.depths.extend([0] * count)
+    table.nodes.extend([late] * (2 * count))
+    table.calls.extend([late] * count)
 
 
 def _depths(

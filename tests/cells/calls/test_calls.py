@@ -12,6 +12,7 @@ from dynbatch import nodes as F
 from dynbatch.batcher.schedule.ancestors import Needed
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.cells import sum_tree
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.errors import (
     ArgumentError,
@@ -168,6 +169,15 @@ def branching(p, xs, rng, function):
     return states
 
 
+def summed(p, xs, rng, function):
+    """States of the trees of `branching`, whose calls are made together."""
+    if function:
+        return branching(p, xs, rng, function)
+    heads = [int(rng.integers(k + 1, xs.rows)) for k in range(xs.rows - 1)]
+    children = [[j for j in range(k) if heads[j] == k] for k in range(xs.rows)]
+    return sum_tree(child_sum, remember, range(xs.rows), children, (H, H), xs, p)
+
+
 def trees(make, function=False, stacked=True, lengths=(4, 1, 7, 2), **graph_options):
     """Loss, gradients and statistics of a few random trees."""
     rng, p = np.random.default_rng(3), tree_parameters()
@@ -191,7 +201,7 @@ def trees(make, function=False, stacked=True, lengths=(4, 1, 7, 2), **graph_opti
 
 @pytest.mark.parametrize("stacked", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("make", [binary, branching, grown])
+@pytest.mark.parametrize("make", [binary, branching, grown, summed])
 def test_trees_equal_their_functions_under_every_policy(make, policy, stacked):
     expected, _ = trees(make, function=True)
     with poisoned_memory():
@@ -228,17 +238,20 @@ def test_rows_of_a_sentence_are_read_where_they_lie():
 
 @pytest.mark.parametrize("policy", ["by_bound", "one_by_one"])
 @pytest.mark.parametrize("asked", [False, True])
-def test_calls_made_together_are_those_of_a_loop_bit_for_bit(monkeypatch, asked, policy):
+@pytest.mark.parametrize(("by_loop", "by_table"), [(binary, grown), (branching, summed)])
+def test_calls_made_together_are_those_of_a_loop_bit_for_bit(
+    monkeypatch, by_loop, by_table, asked, policy
+):
     lengths, made = (4, 1, 7, 2, 9, 3, 12, 5), []
-    expected, loop = trees(binary, lengths=lengths, policy=policy)
+    expected, loop = trees(by_loop, lengths=lengths, policy=policy)
     if asked:  # every call becomes a node before the run
         begin = db.Graph.backward
         monkeypatch.setattr(
             db.Graph, "backward", lambda g, y: (made.append(g.nodes[:]), begin(g, y))
         )
-    found, graph = trees(grown, lengths=lengths, policy=policy)
+    found, graph = trees(by_table, lengths=lengths, policy=policy)
     assert all(map(np.array_equal, found, expected))
-    assert len(graph) == len(loop)
+    assert len(graph) == len(loop) or by_table is summed  # where each edge has its row of xs
     assert graph.statistics.launches == loop.statistics.launches
     assert graph.statistics.batches == loop.statistics.batches
     assert all([node.index == k for nodes in made for k, node in enumerate(nodes)])
@@ -625,20 +638,25 @@ def test_a_graph_whose_call_was_interrupted_has_the_right_values_or_refuses_to_r
     assert all(result == right for result in results)
 
 
-def test_calls_made_together_are_interrupted_like_others():
-    step = db.cell(lambda a, b: F.tanh(a - 2 * b))
-    results = []
+@pytest.mark.parametrize("way", ["each", "sum_tree"])
+def test_calls_made_together_are_interrupted_like_others(way):
+    step = db.cell(lambda a, b, p: F.tanh(a - p.two * b))
+    edge = db.cell(lambda a, b, p: a * b)
+    p, tree, results = SimpleNamespace(two=db.Parameter([2.0])), ([2, 0, 1], [[2], [0], []]), []
 
     def build():
         with db.Graph() as graph:
             xs, ys = F.input(graph, [[1.0], [2.0], [3.0]]), F.input(graph, [[4.0], [5.0], [6.0]])
-            first, calls = step(xs[0], ys[0]), []
+            first, calls = step(xs[0], edge(xs[0], step(ys[0], 1, p), p), p), []
             try:
-                calls = step.each(xs, ys)
+                if way == "each":
+                    calls = step.each(xs, ys, p)
+                else:
+                    calls = sum_tree(step, edge, *tree, 1, xs, p)
                 _ = calls[1]
             except KeyboardInterrupt:
                 pass
-            last = db.stack([*calls, step(xs[1], first)]).value
+            last = db.stack([*calls, step(xs[1], first, p)]).value
             results.append((len(calls), last.tolist()))
             assert all([node.index == k for k, node in enumerate(graph.nodes)])
 
