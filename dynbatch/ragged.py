@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 
 
 class Ragged:
@@ -97,8 +98,8 @@ class Ragged:
     def cut(self, counts: Sequence[int]) -> Ragged:
         """The values with each segment cut into so many, of as many rows each."""
         lengths = [n // max(1, count) for n, count in zip(self.lengths, counts, strict=True)]
-        widths = None if self.widths is None else np.repeat(self.widths, counts).tolist()
-        return Ragged(self.values, np.repeat(lengths, counts).tolist(), widths=widths)
+        widths = None if self.widths is None else repeat(self.widths, counts).tolist()
+        return Ragged(self.values, repeat(lengths, counts).tolist(), widths=widths)
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} segments, {self.values.dtype}{self.values.shape})"

@@ -1,11 +1,16 @@
 """Systems that lack Linux's functions: importing, training and the command need none of them."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dynbatch import indexing
+from dynbatch.indexing import narrowed
 from dynbatch.kernels.runtime.parallel import num_processors
 
 PROGRAM = """
@@ -103,3 +108,15 @@ def test_processors_are_those_that_the_process_may_use_where_the_system_tells(mo
     assert num_processors() == 7
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert num_processors() == 1
+
+
+# Functions that refuse counts and indices of int64 where a processor, or a browser, has 32 bits.
+REFUSING = re.compile(r"\bnp\.(bincount|repeat|take|put|choose)\(")
+
+
+def test_counts_and_indices_are_narrowed_where_numpy_refuses_64_bits():
+    assert narrowed(np.arange(3, dtype="int16")).dtype == np.intp
+    package = Path(indexing.__file__).parent
+    for path in package.rglob("*.py"):
+        if not {"c", "cuda"} & {*path.parts} and path.name != "indexing.py":
+            assert not REFUSING.search(path.read_text("utf-8")), f"{path}: see dynbatch.indexing"

@@ -8,6 +8,7 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.compiler.buffers import Columns
+from dynbatch.indexing import repeat
 from dynbatch.ragged import Ragged
 
 CACHE_LINE = 64
@@ -68,5 +69,5 @@ def memory_rows(memory: Ragged, sentences: Array) -> tuple[Array, Array]:
     lengths = np.diff(offsets)[sentences]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if ends.size else 0
-    within = np.arange(total) - np.repeat(ends - lengths, lengths)
-    return np.repeat(offsets[:-1][sentences], lengths) + within, lengths
+    within = np.arange(total) - repeat(ends - lengths, lengths)
+    return repeat(offsets[:-1][sentences], lengths) + within, lengths

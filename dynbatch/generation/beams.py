@@ -9,6 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.reasons import END, LENGTH, NO_TOKEN
+from dynbatch.indexing import repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Beams:
         for parent in (scores.max(axis=1) == -np.inf).nonzero()[0].tolist():
             total = float(self._totals[parent])
             self._end(given_up, self.tokens[parent], self._log_probs[parent], total, NO_TOKEN)
-        parents = np.repeat(np.arange(len(tokens)), tokens.shape[1])
+        parents = repeat(np.arange(len(tokens)), tokens.shape[1])
         tokens, log_probs = tokens.reshape(-1), log_probs.reshape(-1)
         totals = (self._totals[:, None] + scores).reshape(-1)
         ranked = np.lexsort((tokens, parents, -totals))[: self.wanted]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import bincount, repeat
 from dynbatch.kernels.rows import add_rows_at, gather_rows
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
@@ -98,7 +99,7 @@ def readers_table(count: int, tables: Sequence[tuple[GatherTable, int]]) -> Gath
     for k, (table, number) in enumerate(tables):
         readers = np.arange(table.rows.size)
         if table.starts is not None:
-            readers = np.repeat(np.arange(table.starts.size - 1), np.diff(table.starts))
+            readers = repeat(np.arange(table.starts.size - 1), np.diff(table.starts))
         chosen = slice(None) if table.of is None else np.flatnonzero(table.of == number)
         read.append(table.rows[chosen])
         rows.append(readers[chosen])
@@ -106,7 +107,7 @@ def readers_table(count: int, tables: Sequence[tuple[GatherTable, int]]) -> Gath
     targets = np.concatenate(read)
     # NumPy sorts numbers of 16 bits in linear time.
     order = np.argsort(targets.astype(np.uint16) if count <= 1 << 16 else targets, kind="stable")
-    starts = np.append(0, np.cumsum(np.bincount(targets, minlength=count)))
+    starts = np.append(0, np.cumsum(bincount(targets, minlength=count)))
     sources = np.concatenate(of)[order] if len(tables) > 1 else None
     return GatherTable(np.concatenate(rows)[order], sources, starts)
 
@@ -117,7 +118,7 @@ def _by_source(table: GatherTable, first: int, end: int) -> Iterator[tuple[int, 
     if table.starts is not None:
         starts = table.starts[first : end + 1]
         terms = np.arange(starts[0], starts[-1])
-        targets = np.repeat(targets, np.diff(starts))
+        targets = repeat(targets, np.diff(starts))
     if table.of is None:
         yield 0, terms, targets
         return

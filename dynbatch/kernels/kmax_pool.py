@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 from dynbatch.kernels.matrices import lengths_of
 from dynbatch.kernels.runtime.dispatch import ROWS, SEGMENTS, kernel
 
@@ -21,14 +22,14 @@ def kmax_pool(x: Array, offsets: Array, k: int, out: Array, place: Array | None)
             its segment, or None.
     """
     starts, lengths = offsets[:-1], lengths_of(offsets)
-    segment = np.repeat(np.arange(starts.size), lengths)[:, None]
+    segment = repeat(np.arange(starts.size), lengths)[:, None]
     falling = np.where(np.isnan(x), -np.inf, np.multiply(x, -1))
     order = np.lexsort((falling, np.broadcast_to(segment, x.shape)), axis=0)
     largest = order[(starts[:, None] + np.arange(k)).reshape(-1)]
     rows = np.sort(largest.reshape(-1, k, x.shape[1]), axis=1).reshape(out.shape)
     np.copyto(out, np.take_along_axis(x, rows, axis=0))
     if place is not None:
-        np.subtract(rows, np.repeat(starts, k)[:, None], out=place, casting="unsafe")
+        np.subtract(rows, repeat(starts, k)[:, None], out=place, casting="unsafe")
 
 
 @kernel(c=SEGMENTS, cuda=ROWS, most={"k": 64})
@@ -39,4 +40,4 @@ def kmax_pool_backward(dy: Array, offsets: Array, k: int, place: Array, out: Arr
         place: (S k, D) from `kmax_pool`, or others that are different in each column, in any order.
     """
     out[...] = 0
-    np.put_along_axis(out, place + np.repeat(offsets[:-1], k)[:, None], dy, axis=0)
+    np.put_along_axis(out, place + repeat(offsets[:-1], k)[:, None], dy, axis=0)

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
@@ -122,6 +123,6 @@ def row_index(starts: Array, lengths: Array, steps: int = 1) -> Array:
     """
     total = int(lengths.sum())
     ends = np.cumsum(lengths)
-    within = np.arange(total) - np.repeat(ends - lengths, lengths)
-    index: Array = np.repeat(starts, lengths) + steps * within
+    within = np.arange(total) - repeat(ends - lengths, lengths)
+    index: Array = repeat(starts, lengths) + steps * within
     return index

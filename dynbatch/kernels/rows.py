@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array, device_of
+from dynbatch.indexing import bincount, take
 from dynbatch.kernels.narrow import widen
 from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
 from dynbatch.kernels.segment import blocks, groups, reduce_made, reduce_segments
@@ -53,7 +54,7 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
         return
     # "clip" spares NumPy a buffer of the output's size: it checks nothing that is not checked yet.
     if index.size:
-        np.take(rows, index, axis=0, out=out, mode="clip")
+        take(rows, index, axis=0, out=out, mode="clip")
 
 
 def taken_rows(rows: Array, index: Array) -> Array:
@@ -100,6 +101,6 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
 @kernel(c=HOST, cuda=HOST)
 def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
     """out[positions[n]] += rows[n]; positions may repeat, and the bits are reproducible."""
-    if not unique and np.bincount(positions).max(initial=0) > 1:
+    if not unique and bincount(positions).max(initial=0) > 1:
         positions, rows = sum_rows_by_id(positions, rows)
     out[positions] += rows

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import narrowed, repeat
 from dynbatch.kernels.matrices import Segments
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, SEGMENTS, kernel
@@ -58,7 +59,7 @@ def _reduce_occupied(
         return
     length = int(lengths[0])
     if width <= NARROW:
-        ufunc.reduceat(rows, starts, axis=0, out=out)
+        ufunc.reduceat(rows, narrowed(starts), axis=0, out=out)
     elif (lengths == length).all():
         ufunc.reduce(rows.reshape(count, length, width), axis=1, out=out)
     else:
@@ -136,13 +137,13 @@ def rows_of(values: Array, offsets: Array, part: slice) -> Array:
     if part.start == part.stop:
         return values[:0]
     if part.start == 0 and part.stop == offsets[-1]:
-        whole: Array = values.repeat(offsets[1:] - offsets[:-1], axis=0)
+        whole: Array = repeat(values, offsets[1:] - offsets[:-1], axis=0)
         return whole
     first = int(offsets.searchsorted(part.start, "right")) - 1
     last = int(offsets.searchsorted(part.stop))
     edges = offsets[first : last + 1].copy()
     edges[0], edges[-1] = part.start, part.stop
-    repeated: Array = values[first:last].repeat(edges[1:] - edges[:-1], axis=0)
+    repeated: Array = repeat(values[first:last], edges[1:] - edges[:-1], axis=0)
     return repeated
 
 
@@ -218,7 +219,7 @@ def _first_in_group(rows: Array, values: Array, offsets: Array, out: Array) -> N
     if np.isnan(values).any():
         is_value |= np.isnan(rows)
     # Rows left in the segment: among those that hold the value, the first has most.
-    left = np.repeat(offsets[1:], lengths).astype(out.dtype)
+    left = repeat(offsets[1:], lengths).astype(out.dtype)
     left -= np.arange(rows.shape[0], dtype=out.dtype)
     reduce_segments(np.maximum, is_value * left[:, None], offsets, out, 0)
     np.subtract(lengths[:, None], out, out=out)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks
@@ -44,7 +45,7 @@ class WindowTable(NamedTuple):
     def inside(self, rows: Array) -> Array:
         """(M,) whether one row of each window lies in the window's segment."""
         counts = np.diff(self.ends)
-        low, high = np.repeat(self.offsets[:-1], counts), np.repeat(self.offsets[1:], counts)
+        low, high = repeat(self.offsets[:-1], counts), repeat(self.offsets[1:], counts)
         is_inside: Array = (rows >= low) & (rows < high)
         return is_inside
 

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import sizes
+from dynbatch.indexing import repeat
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Dropout, Linear
 from dynbatch.models.module import Module
@@ -65,7 +66,7 @@ class BiaffineLabels(Module):
     def __call__(self, dependents: Node, heads: Node) -> Node:
         tokens, features, labels = dependents.rows, dependents.width, self.num_labels
         turned = F.reshape(self.bilinear(dependents), (tokens * labels, features))
-        beside = F.gather_rows(heads, np.repeat(np.arange(tokens), labels))
+        beside = F.gather_rows(heads, repeat(np.arange(tokens), labels))
         products = F.reshape(F.sum(turned * beside, dim=-1), (tokens, labels))
         return products + self.linear(F.concat([dependents, heads]))
 

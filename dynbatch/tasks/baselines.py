@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import bincount
 from dynbatch.text import TaggedSentence
 
 
@@ -44,7 +45,7 @@ class NaiveBayes:
         counts = np.ones((max(categories) + 1, num_words))
         for ids, category in zip(texts, categories, strict=True):
             np.add.at(counts[category], ids, 1)
-        texts_of = np.bincount(categories) + 1
+        texts_of = bincount(categories) + 1
         self._prior = np.log(texts_of / texts_of.sum())
         self._words = np.log(counts / counts.sum(axis=1, keepdims=True))
 
@@ -81,4 +82,4 @@ LZMA_WINDOW = 1 << 21
 
 
 def most_frequent(categories: Sequence[int]) -> int:
-    return int(np.bincount(categories).argmax())
+    return int(bincount(categories).argmax())

@@ -26,6 +26,7 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes, pl
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
 from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, StepGraph
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.indexing import bincount
 
 FAR = 1.25
 """How far above the limit a profile must be for no plan to be tried: it is off by some per cent."""
@@ -314,7 +315,7 @@ class Ranking:
         return False
 
     def _freed_at(self, entry: int) -> Array:
-        freed = np.bincount(
+        freed = bincount(
             self._option_of, self.profile.freed_at(entry)[self._steps], len(self.waiting)
         )
         for k, option in self._segmented:

@@ -18,6 +18,7 @@ from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls, rows_by_table
 from dynbatch.cells.calls.table import CallTable
+from dynbatch.indexing import bincount
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 
@@ -223,7 +224,7 @@ def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
             if table in number:
                 reading, read = calls.edges(pending[number[table]])
                 edges.append((starts[k] + reading, starts[number[table]] + read))
-                readers += np.bincount(edges[-1][1], minlength=readers.size)
+                readers += bincount(edges[-1][1], minlength=readers.size)
     unread = np.flatnonzero(readers == 0).tolist()
     if unread:
         _take_away(unread, readers, edges)

@@ -22,6 +22,7 @@ from dynbatch.cells.calls.table import (
     first_uses,
     number_of,
 )
+from dynbatch.indexing import bincount, repeat
 from dynbatch.nodes.node import Node
 
 Origin = CallTable | Node | None
@@ -75,11 +76,11 @@ class Entries:
     def call_of(self, count: int) -> Array:
         """(M,) the number of each entry's call."""
         calls = np.arange(count)
-        return calls if self.counts is None else np.repeat(calls, self.counts)
+        return calls if self.counts is None else repeat(calls, self.counts)
 
     def keep(self, calls: Array) -> None:
         """Drop the entries of calls that are not marked True."""
-        entries = calls if self.counts is None else np.repeat(calls, self.counts)
+        entries = calls if self.counts is None else repeat(calls, self.counts)
         self.code, self.row, self.first = self.code[entries], self.row[entries], self.first[entries]
         if self.counts is not None:
             self.counts = self.counts[calls]
@@ -101,7 +102,7 @@ def read_column(
         entries = Entries(parts, set(map(type, parts)), graph)
         shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
         counts = 1 if entries.counts is None else entries.counts
-        entries.first = entries.first + np.repeat(shifts, counts)
+        entries.first = entries.first + repeat(shifts, counts)
         leaves.append((entries, 0))
     return leaves
 
@@ -153,7 +154,7 @@ class Pending:
         codes = np.stack([entries.code for entries in self.memories])
         distinct, which = np.unique(codes, axis=1, return_inverse=True)
         which = which.reshape(-1)
-        order = np.argsort(-np.bincount(which), kind="stable")
+        order = np.argsort(-bincount(which), kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(order.size)
         origins: list[list[Any]] = [entries.origins for entries in self.memories]

@@ -18,6 +18,7 @@ from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.plan import Structure
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule_calls
+from dynbatch.indexing import repeat
 
 
 @dataclass
@@ -104,7 +105,7 @@ def _by_policy(
             readers, read = position[starts[i] + readers], position[starts[j] + read]
             for a, b in zip(readers.tolist(), read.tolist(), strict=True):
                 inputs[a].append(b)
-    owner = np.repeat(np.arange(len(part)), np.diff(starts))[by_creation]
+    owner = repeat(np.arange(len(part)), np.diff(starts))[by_creation]
     structure = Structure(tuple(owner.tolist()), tuple(map(tuple, inputs)))
 
     def label(node: int) -> str:

@@ -20,6 +20,7 @@ from dynbatch.cells.calls.region import (
     by_run_and_value,
 )
 from dynbatch.cells.calls.table import NOT_RUN, CallTable, ResultRows
+from dynbatch.indexing import repeat
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
 
@@ -153,7 +154,7 @@ def _terms(entries: Entries, calls: Array) -> tuple[Array, Array | None]:
     counts = entries.counts[calls]
     starts = np.append(0, np.cumsum(counts))
     begins = np.cumsum(entries.counts) - entries.counts
-    return np.repeat(begins[calls] - starts[:-1], counts) + np.arange(starts[-1]), starts
+    return repeat(begins[calls] - starts[:-1], counts) + np.arange(starts[-1]), starts
 
 
 def _packed(source: int, leaf: int, width: int) -> Space:

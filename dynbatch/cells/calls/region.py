@@ -16,6 +16,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.table import CallTable, ResultRows
+from dynbatch.indexing import bincount
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
 from dynbatch.ragged import Ragged
@@ -68,7 +69,7 @@ def by_run_and_value(
     """
     keys = run_of * len(table.widths) + first
     least = int(keys.min(initial=0))
-    for key in np.flatnonzero(np.bincount(keys - least)).tolist():  # few: not worth a sort
+    for key in np.flatnonzero(bincount(keys - least)).tolist():  # few: not worth a sort
         run, value = divmod(key + least, len(table.widths))
         yield run, value, np.flatnonzero(keys == key + least)
 

@@ -22,6 +22,7 @@ from dynbatch.cells.calls.results import (
 )
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, first_uses
 from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.indexing import repeat
 from dynbatch.kernels import arrays
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.nodes.batch import Batch
@@ -165,7 +166,7 @@ def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     """Places of a batch's rows: arrays, and which row of which array each is."""
     each = [node.stacked for node in nodes]
     counts = [len(stacked.calls) for stacked in each]
-    first = np.repeat([node.leaf for node in nodes], counts)
+    first = repeat([node.leaf for node in nodes], counts)
     if any([stacked.firsts is not None for stacked in each]):
         shifts = [stacked.firsts or [0] * len(stacked.calls) for stacked in each]
         first = first + np.array([shift for of_node in shifts for shift in of_node])

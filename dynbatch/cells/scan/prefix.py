@@ -24,6 +24,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.compiler.arrays import Step
+from dynbatch.indexing import bincount, repeat
 
 NO_ROWS = slice(0, 0)
 
@@ -112,8 +113,8 @@ def _shard(sentences: Array, lengths: Array, offsets: Array, reverse: bool, star
     times = np.arange(int(lengths[0]) if lengths.size else 0)
     running = np.searchsorted(-lengths, -times, side="left")  # sentences longer than t
     starts = np.concatenate(([0], np.cumsum(running)))
-    time_of = np.repeat(times, running)
-    within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], running)
+    time_of = repeat(times, running)
+    within = np.arange(int(starts[-1])) - repeat(starts[:-1], running)
     token = lengths[within] - 1 - time_of if reverse else time_of
     order = offsets[sentences[within]] + token
     firsts = [-1, *starts.tolist()]
@@ -144,7 +145,7 @@ def extents(lengths: Array, steps: int) -> tuple[Extent, ...]:
 def _extents(of_sentences: bytes, steps: int) -> tuple[Extent, ...]:
     lengths = np.frombuffer(of_sentences, np.int64)
     longest = int(lengths.max(initial=0))
-    running = lengths.size - np.cumsum(np.bincount(lengths, minlength=longest + 1))[:longest]
+    running = lengths.size - np.cumsum(bincount(lengths, minlength=longest + 1))[:longest]
     counts: list[int] = running.tolist()
     if not steps or not counts:
         return (Extent(0, longest, sum(counts), max(counts, default=0)),)

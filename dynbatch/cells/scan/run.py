@@ -17,6 +17,7 @@ from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
 from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.indexing import take
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Batch
@@ -336,7 +337,7 @@ def chunks_of(batch: Batch) -> tuple[Extent, ...]:
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]]; a negative index reads anything."""
-    np.take(rows, index, axis=0, out=out, mode="clip")
+    take(rows, index, axis=0, out=out, mode="clip")
 
 
 def take_streams(cell: CompiledCell, arrays: Arrays) -> None:

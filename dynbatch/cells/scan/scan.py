@@ -31,6 +31,7 @@ from dynbatch.compiler.arrays import elements_of
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
+from dynbatch.indexing import repeat
 from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
@@ -116,7 +117,7 @@ class Scan(Operation):
         begin = len(first.inputs) - len(first.cell.program.memories)
         places = range(begin, len(first.inputs))
         lengths = batch.lengths if places else []
-        return [np.repeat(batch.input_rows(number), lengths).tolist() for number in places]
+        return [repeat(batch.input_rows(number), lengths).tolist() for number in places]
 
     @classmethod
     def recompute_of(cls, nodes: Sequence[Scan]) -> int:

@@ -14,6 +14,7 @@ from dynbatch.differentiation.repeated import rows_of, sum_of_rows
 from dynbatch.differentiation.rules.attention import of_pairs, visible, weights_of
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
+from dynbatch.indexing import repeat
 from dynbatch.nodes.attention.additive import BahdanauAttention
 from dynbatch.nodes.node import ROWS, Node
 from dynbatch.nodes.shape.reshape import Reshape
@@ -40,7 +41,7 @@ class Pairs(NamedTuple):
 def _pairs(y: BahdanauAttention, dy: Node) -> Pairs:
     q, k, v = y.inputs
     shape = q.rows, k.rows
-    queries, keys = np.repeat(np.arange(q.rows), k.rows), np.tile(np.arange(k.rows), q.rows)
+    queries, keys = repeat(np.arange(q.rows), k.rows), np.tile(np.arange(k.rows), q.rows)
     hidden = F.tanh(F.gather_rows(q, queries) + F.gather_rows(k, keys))
     scores = of_pairs(F.sum(hidden * y.vector, dim=-1), shape)
     weights = weights_of(scores, visible(y))

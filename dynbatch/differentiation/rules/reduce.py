@@ -10,6 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.differentiation.repeated import rows_of, spread
 from dynbatch.differentiation.rules.selection import equals
 from dynbatch.differentiation.table import Made, rule
+from dynbatch.indexing import repeat
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reductions.extremum import Extremum, Max, Min
 from dynbatch.nodes.reductions.reduce import LogSumExp, Mean, Sum, Total
@@ -41,7 +42,7 @@ def _mean(y: Mean, dy: Node) -> tuple[Made, ...]:
 
 @rule(SegmentSum, SegmentMean)
 def _segment_sum(y: SegmentSum, dy: Node) -> tuple[Made, ...]:
-    rows = np.repeat(np.arange(y.rows), y.counts)
+    rows = repeat(np.arange(y.rows), y.counts)
     divisors = np.maximum(y.counts, 1).astype(float)[:, None]
     is_mean = isinstance(y, SegmentMean)
     return (lambda: F.gather_rows(dy / F.input(y.graph, divisors) if is_mean else dy, rows),)

@@ -15,6 +15,7 @@ from dynbatch.differentiation.repeated import rows_of, sum_of_rows
 from dynbatch.differentiation.rules.selection import equals
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
+from dynbatch.indexing import repeat
 from dynbatch.kernels.images import window_patches
 from dynbatch.nodes.images.convolution import Convolution
 from dynbatch.nodes.images.pooling import AvgPooling2d, MaxPooling2d
@@ -63,7 +64,7 @@ def _windows(y: Windows, dy: Node) -> tuple[Made, ...]:
 def _mean_pool(y: AnyWindows, dy: Node) -> tuple[Made, ...]:
     def shared() -> Node:
         places = _places(y)
-        rows = np.repeat(np.arange(y.rows), places.shape[1])
+        rows = repeat(np.arange(y.rows), places.shape[1])
         of_places = F.gather_rows(rows_of(dy) / places.shape[1], rows)
         return _added_back(of_places, places, y.inputs[0])
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, device_of
+from dynbatch.indexing import repeat
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.narrow import widen
@@ -89,10 +90,10 @@ class PageTable:
         """
         rows = row_index(first, counts)
         if self.gaps is not None:
-            splits, gaps = np.repeat(self.gaps, counts, axis=0).T
+            splits, gaps = repeat(self.gaps, counts, axis=0).T
             rows = rows + np.where(rows >= splits, gaps, 0)
         pages, places = np.divmod(rows, self.rows)
-        return self.bases[np.repeat(self.firsts, counts) + pages], places
+        return self.bases[repeat(self.firsts, counts) + pages], places
 
     @cached_property
     def added(self) -> tuple[Array, Array]:

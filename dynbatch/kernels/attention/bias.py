@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import bincount, take
 
 
 class DistanceRows(Protocol):
@@ -110,7 +111,7 @@ class FeatureTable(NamedTuple):
     features: Array
 
     def matrix(self, first: int, last: int, low: int, high: int) -> Array:
-        return np.take(self.numbers, self.features[first:last, low:high], axis=2, mode="clip")
+        return take(self.numbers, self.features[first:last, low:high], axis=2, mode="clip")
 
     def add(self, pairs: Array, first: int, low: int) -> None:
         queries, keys = pairs.shape[2:]
@@ -118,7 +119,7 @@ class FeatureTable(NamedTuple):
         numbers = self.numbers.reshape(-1, self.numbers.shape[2])
         for head, slopes in enumerate(pairs.reshape(-1, queries * keys)):
             # In float64, pair by pair: a table has few rows for many pairs.
-            sums = np.bincount(features, slopes, numbers.shape[1])
+            sums = bincount(features, slopes, numbers.shape[1])
             numbers[head % len(numbers)] += sums.astype(numbers.dtype)
 
 
@@ -209,7 +210,7 @@ def vector_of(bias: ScoreBias, distances: range, shared: int, out: Array) -> Dis
     if rule is None:
         np.multiply(bias.numbers.T, np.abs(each).astype(out.dtype), out=numbers)
     else:
-        np.take(bias.numbers.T, rule.rows(each), axis=1, out=numbers, mode="clip")
+        take(bias.numbers.T, rule.rows(each), axis=1, out=numbers, mode="clip")
     return DistanceVector(numbers.reshape(heads // shared, shared, -1), distances.index(0))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import narrowed, repeat
 from dynbatch.kernels import blas
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
@@ -49,10 +50,10 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     queries, keys, values, _, offsets = packed
     p = _scores(packed, scales)
-    np.exp(np.subtract(p, np.repeat(log_sums[:, 0], np.diff(offsets)), out=p), out=p)
+    np.exp(np.subtract(p, repeat(log_sums[:, 0], np.diff(offsets)), out=p), out=p)
     _outer(p, dout, offsets, wanted.values, wanted.accumulate)
     ds = _softmax_backward(p, _dots(values, dout, offsets), offsets)
-    np.multiply(ds, np.repeat(scales, np.diff(offsets)), out=ds)
+    np.multiply(ds, repeat(scales, np.diff(offsets)), out=ds)
     if wanted.queries is not None:
         _weighted_sums(ds, keys, offsets, wanted.queries)
     _outer(ds, queries, offsets, wanted.keys, wanted.accumulate)
@@ -95,7 +96,7 @@ def additive_attention_backward(
 
 def _scores(packed: PackedAttention, scales: Array) -> Array:
     scores = _dots(packed.keys, packed.queries, packed.key_offsets)
-    np.multiply(scores, np.repeat(scales, np.diff(packed.key_offsets)), out=scores)
+    np.multiply(scores, repeat(scales, np.diff(packed.key_offsets)), out=scores)
     return scores
 
 
@@ -139,11 +140,11 @@ def _put(x: Array, out: Array, adds: bool) -> None:
 
 def _softmax(scores: Array, offsets: Array) -> Array:
     """Softmax over each sentence, in place; the logarithms of the sums of exp(score)."""
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    starts, lengths = narrowed(offsets[:-1]), np.diff(offsets)
     peak = np.maximum.reduceat(scores, starts)
-    np.exp(np.subtract(scores, np.repeat(peak, lengths), out=scores), out=scores)
+    np.exp(np.subtract(scores, repeat(peak, lengths), out=scores), out=scores)
     total = np.add.reduceat(scores, starts)
-    np.divide(scores, np.repeat(total, lengths), out=scores)
+    np.divide(scores, repeat(total, lengths), out=scores)
     sums: Array = np.log(total) + peak
     return sums
 
@@ -151,6 +152,6 @@ def _softmax(scores: Array, offsets: Array) -> Array:
 def _softmax_backward(weights: Array, dweights: Array, offsets: Array) -> Array:
     """w_j (dw_j - Σ_i w_i dw_i), the sum over j's sentence, in the place of dweights."""
     np.multiply(weights, dweights, out=dweights)
-    total = np.repeat(np.add.reduceat(dweights, offsets[:-1]), np.diff(offsets))
+    total = repeat(np.add.reduceat(dweights, narrowed(offsets[:-1])), np.diff(offsets))
     np.subtract(dweights, weights * total, out=dweights)
     return dweights

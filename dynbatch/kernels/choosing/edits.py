@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
@@ -48,7 +49,7 @@ def edit_rows(x: Array, edits: RowEdits) -> None:
     rows, limits = edits.rows, edits.limits
 
     def places(listed: ListedIds) -> tuple[Array, Array]:
-        return np.repeat(rows, np.diff(listed.offsets)), listed.ids
+        return repeat(rows, np.diff(listed.offsets)), listed.ids
 
     at = places(edits.penalized)
     values = x[at]
@@ -58,6 +59,6 @@ def edit_rows(x: Array, edits: RowEdits) -> None:
     if limited.size:
         at = places(edits.allowed)
         values = x[at]
-        values[np.repeat(limits, np.diff(edits.allowed.offsets)) == 2] = 0
+        values[repeat(limits, np.diff(edits.allowed.offsets)) == 2] = 0
         x[rows[limited]] = -np.inf
         x[at] = values

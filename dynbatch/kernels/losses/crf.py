@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
+from dynbatch.indexing import repeat
 from dynbatch.kernels.runtime.dispatch import HOST, kernel, no_scratch_on_gpu
 from dynbatch.kernels.segment import sum_segments
 
@@ -108,7 +109,7 @@ def crf_backward(
     exp(a_t-1,i + transitions_ij - log_sums_tj), so that p_t-1 follows from p_t by one product.
     """
     first, last = ends(offsets)
-    sums, scale = LogSums(chain.transitions), np.repeat(dy, np.diff(offsets))
+    sums, scale = LogSums(chain.transitions), repeat(dy, np.diff(offsets))
     before, slopes = scratch[: 2 * x.size].reshape(2, *x.shape)
     np.add(log_sums, x, out=before)
     np.subtract(before, shifts[:, None], out=before)
@@ -149,7 +150,7 @@ def walk_back(
         exact:    (K, K), to which what `slopes` lacks of the transitions' gradient is added.
     """
     _, last = ends(offsets)
-    scale = np.repeat(dy, np.diff(offsets))[last, None]
+    scale = repeat(dy, np.diff(offsets))[last, None]
     dx[last] = scale * _softmax(_state(x, log_sums, shifts, last) + chain.end)
     for rows in steps(offsets)[:0:-1]:
         p = dx[rows]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
+from dynbatch.indexing import repeat
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import share_blocks, sum_segments
@@ -175,7 +176,7 @@ def _chunk(
 @kernel(cuda=HOST)
 def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out_t = weights_t · dy_k for the tokens t of sentence k."""
-    np.multiply(weights, np.repeat(dy, np.diff(offsets)), out=out)
+    np.multiply(weights, repeat(dy, np.diff(offsets)), out=out)
 
 
 @kernel(c=HOST, cuda=HOST)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 from dynbatch.kernels import binary
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.scalar.expressions import (
@@ -113,7 +114,7 @@ def pair_loss_backward(
     """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
     side = int(of_target)
     if x.size <= BLOCK:  # cutting small arrays would take as long as the arithmetic
-        above = dy.repeat(offsets[1:] - offsets[:-1])
+        above = repeat(dy, offsets[1:] - offsets[:-1])
         binary.combine_backward(pair, above, x, t, out, side)
         return
     for part in blocks(x.size, 1):
@@ -133,4 +134,4 @@ def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) 
 def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere."""
     out[...] = 0
-    out[np.arange(ids.size), ids] = -weights * np.repeat(dy, np.diff(offsets))
+    out[np.arange(ids.size), ids] = -weights * repeat(dy, np.diff(offsets))

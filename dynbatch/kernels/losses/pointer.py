@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
+from dynbatch.indexing import repeat
 from dynbatch.kernels.attention.packed import exp_rows, pairs_of
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
@@ -81,7 +82,7 @@ def pointer_loss_backward(
         dy:            (K,) gradient of the sum of each sentence's losses.
         scratch:       `workspace_backward` elements.
     """
-    scale = weights * np.repeat(dy, np.diff(packed.query_offsets))
+    scale = weights * repeat(dy, np.diff(packed.query_offsets))
     for rows, keys, p in pairs_of(packed, probabilities):
         slopes = scratch[: p.size].reshape(p.shape)
         np.multiply(p, scale[rows, None], out=slopes)

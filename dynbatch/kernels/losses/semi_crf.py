@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.indexing import repeat
 from dynbatch.kernels.losses.crf import Chain, ChainGradients, ends
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
@@ -77,7 +78,7 @@ def semi_crf_backward(
         scratch: `workspace_backward` elements.
         dx:      (N, L · K), overwritten; 0 for segments that would begin before the sentence.
     """
-    count, scale = chain.start.size, np.repeat(dy, np.diff(offsets))
+    count, scale = chain.start.size, repeat(dy, np.diff(offsets))
     ending, starting = scratch.reshape(2, -1, count)
     walk_segments_back(x, chain, offsets, entries, states, shifts, dy, ending, starting, dx)
     rows, (first, last) = np.flatnonzero(ids >= 0), ends(offsets)
@@ -194,7 +195,7 @@ def labels_before(ids: Array, offsets: Array, count: int) -> Array:
 def labels_inside(ids: Array, count: int) -> Array:
     """(N,) the label of the segment that a token is in, where `ids` are columns at their ends."""
     rows = np.flatnonzero(ids >= 0)
-    return np.repeat(ids[rows] % count, np.diff(rows, prepend=-1))
+    return repeat(ids[rows] % count, np.diff(rows, prepend=-1))
 
 
 def _choices(x: Array, entries: Array, shifts: Array, n: int, first: int) -> Array:

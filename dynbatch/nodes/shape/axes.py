@@ -14,6 +14,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.indexing import repeat
 from dynbatch.kernels.matrices import Matrices, Segments
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
@@ -84,7 +85,7 @@ def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
     if over == ALL:
         return flat, x.starts
     if x.widths is not None:
-        return flat, offsets_of(np.repeat(x.widths, x.lengths))
+        return flat, offsets_of(repeat(x.widths, x.lengths))
     rows, width = x.values.shape
     return flat, np.arange(0, rows * width + 1, width)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
+from dynbatch.indexing import repeat
 from dynbatch.kernels import arrays
 from dynbatch.kernels.matrices import Matrices, Segments
 from dynbatch.kernels.segment import spread_segments, sum_segments
@@ -76,7 +77,7 @@ class Expand(Repeated):
         before, after = np.asarray(x.lengths), np.asarray(y.lengths)
         if (before == after).all():
             return None
-        return np.repeat(np.where(before == after, 1, after), before)
+        return repeat(np.where(before == after, 1, after), before)
 
 
 class ExpandToLength(Repeated):
@@ -110,7 +111,7 @@ class ExpandToLength(Repeated):
             return Matrices(rows, widths)
         numbers = [n * width for n, width in batch.input_shapes(0)]
         sizes = np.multiply(rows, widths)
-        return offsets_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
+        return offsets_of(repeat(sizes // np.maximum(numbers, 1), numbers))
 
 
 def expand(x: Node, shape: Shape) -> Node:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch import indexing
 from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels import arrays
@@ -74,10 +75,10 @@ class GatherRows(ReadsRowNumbers):
         sizes = batch.sizes("ids")
         ids: Array = batch.concat("ids")
         if x.widths is None:
-            ids = ids + np.repeat(x.offsets[:-1], sizes)
+            ids = ids + indexing.repeat(x.offsets[:-1], sizes)
             return ids
-        widths = np.repeat(x.widths, sizes)
-        return row_index(np.repeat(x.starts[:-1], sizes) + ids * widths, widths)
+        widths = indexing.repeat(x.widths, sizes)
+        return row_index(indexing.repeat(x.starts[:-1], sizes) + ids * widths, widths)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
