@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.models.pretrained.folder import damaged, file_of, read_index, shorten
 from dynbatch.train.checkpoint import MODEL
-from dynbatch.train.checkpoint_file import FORMAT, CheckpointFile
+from dynbatch.train.checkpoint_file import FORMAT, CheckpointFile, safetensors
 
 SUFFIXES = (".pt", ".pth", ".bin")
 """Files that `torch.save` wrote."""
@@ -51,10 +49,11 @@ def is_checkpoint(path: Path) -> bool:
     Raises:
         CheckpointError: it is not a whole safetensors file.
     """
+    library = safetensors()
     try:
-        with safe_open(str(path), framework="np") as file:
+        with library.safe_open(str(path), framework="np") as file:
             metadata = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
+    except (OSError, library.SafetensorError) as error:
         raise damaged(path, f"not a whole safetensors file ({shorten(str(error))})") from error
     return FORMAT in metadata or metadata.get("format") == FORMAT
 
@@ -80,7 +79,7 @@ def read(path: Path, key: str | None) -> tuple[Tensors, list[str]]:
             values = file.read(MODEL, kinds="F")
             others = sorted([name for name in file.shapes if not name.startswith(MODEL)])
         return {name: torch.from_numpy(value) for name, value in values.items()}, others
-    with safe_open(str(path), framework="pt") as tensors:
+    with safetensors().safe_open(str(path), framework="pt") as tensors:
         return {name: tensors.get_tensor(name) for name in tensors.keys()}, []
 
 
@@ -106,7 +105,7 @@ def write(tensors: Tensors, path: Path) -> None:
                 save_file(plain, str(temporary), {"format": "pt"})
             else:
                 torch.save(plain, temporary)
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, safetensors().SafetensorError, RuntimeError) as error:
         raise CheckpointError(
             f"{path}: it could not be written ({error}); what was there is unchanged.\n"
             "  fix:  make room on the disk, or choose a folder that can be written"

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from dynbatch.arguments import MOST_NAMES, refused, state_differences
 from dynbatch.atomic import replacing
@@ -27,7 +25,7 @@ from dynbatch.kernels.runtime.precision import widened
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.parameter import ModelBuffer, Parameter
-from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
+from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of, safetensors
 from dynbatch.train.digest import array_digest
 from dynbatch.train.protocols import State
 from dynbatch.train.random_states import RandomStates
@@ -145,8 +143,10 @@ def save_checkpoint(
         ArgumentError:   `average` is of frozen parameters, and these are left out.
         CheckpointError: the file cannot be written; the one that was there is untouched.
         DtypeError:      `extra` holds something that JSON cannot.
+        ImportError:     safetensors is not installed.
         ParallelError:   the optimizer is sharded, and another rank failed.
     """
+    library = safetensors()
     slots = {} if optimizer is None else optimizer.state_dict()
     ranks = None if optimizer is None else optimizer.communicator
     if ranks is not None and ranks.rank != 0:
@@ -183,8 +183,8 @@ def save_checkpoint(
     path = Path(path)
     try:
         with replacing(path) as temporary:
-            save_file(tensors, str(temporary), metadata)
-    except (OSError, SafetensorError) as error:
+            library.numpy.save_file(tensors, str(temporary), metadata)
+    except (OSError, library.SafetensorError) as error:
         there = "the one already there is unchanged" if path.exists() else "nothing was written"
         raise CheckpointError(
             f"{path}: the checkpoint could not be saved; {there}.\n  cause: {error}\n"

@@ -11,13 +11,13 @@ it. Version 1 had three keys, `format`, `version` and `state`, and no digests; i
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from dynbatch.arguments import is_count, is_integer
 from dynbatch.backend import Array
@@ -50,6 +50,22 @@ def metadata_of(state: Mapping[str, object], tensors: Mapping[str, Array]) -> di
     return {FORMAT: _canonical({**content, "digest": text_digest(_canonical(content))})}
 
 
+def safetensors() -> Any:
+    """The package that reads and writes checkpoints; nothing else needs it.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        importlib.import_module("safetensors.numpy")
+        return importlib.import_module("safetensors")
+    except ImportError as error:
+        raise ImportError(
+            f"a checkpoint is a file of safetensors, which is not installed ({error}).\n"
+            "  fix:  pip install safetensors; a model trains without it, until it is to be saved"
+        ) from error
+
+
 class CheckpointFile:
     """An open checkpoint, closed by `with`, whose metadata is whole and of the right types.
 
@@ -62,6 +78,7 @@ class CheckpointFile:
 
     Raises:
         CheckpointError: the file is missing, cut short, damaged or no checkpoint of dynbatch.
+        ImportError:     safetensors is not installed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,9 +89,9 @@ class CheckpointFile:
                 fix = f"give the file, such as {path / CHECKPOINT}."
             what = "a folder, not a file" if path.is_dir() else "there is no such file"
             raise CheckpointError(f"{path}: {what}.\n  fix: {fix}")
+        library = safetensors()
         try:
-            opened: Any = safe_open(str(path), framework="np")
-            self._file = opened
+            self._file = library.safe_open(str(path), framework="np")
             self._dtypes: dict[str, str] = {}
             self.shapes: dict[str, tuple[int, ...]] = {}
             for name in self._file.keys():
@@ -82,7 +99,7 @@ class CheckpointFile:
                 self._dtypes[name] = part.get_dtype()
                 self.shapes[name] = tuple(part.get_shape())
             metadata = self._file.metadata() or {}
-        except (OSError, SafetensorError) as error:
+        except (OSError, library.SafetensorError) as error:
             raise CheckpointError(
                 f"{path}: not a whole safetensors file ({error}).\n"
                 "  rule: a file is written whole; this one was cut short or damaged afterwards\n"
@@ -129,7 +146,7 @@ class CheckpointFile:
             raise self.damaged(f"tensor {name!r} is of dtype {dtype}")
         try:
             array: Array = self._file.get_tensor(name)
-        except (OSError, SafetensorError) as error:
+        except (OSError, safetensors().SafetensorError) as error:
             raise self.damaged(f"tensor {name!r} cannot be read ({error})") from error
         if self._digests is not None and array_digest(array) != self._digests[name]:
             raise self.damaged(f"tensor {name!r} is not what was written (by its digest)")

@@ -8,7 +8,7 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
@@ -214,6 +214,8 @@ def _pool(workers: int, processes: bool) -> Executor:
     if not processes:
         return ThreadPoolExecutor(workers, thread_name_prefix="prepare")
     # Not a fork: the training has threads, whose locks a copy would keep forever.
+    from concurrent.futures import ProcessPoolExecutor  # which a browser lacks
+
     context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
     return ProcessPoolExecutor(workers, context, _leave_interrupts)
 

@@ -21,6 +21,7 @@ from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.parallel import Communicator
 from dynbatch.parameter import ModelBuffer
 from dynbatch.train.checkpoint import frozen_of, require_trained
+from dynbatch.train.checkpoint_file import safetensors
 from dynbatch.train.digest import data_digest
 from dynbatch.train.metrics import Record
 from dynbatch.train.moment import Moment
@@ -198,6 +199,8 @@ class TrainerSettings(NamesChecked):
         if path is not None and Path(path).suffix != ".safetensors":
             fix = f"give {str(Path(path, 'model.safetensors'))!r}"
             raise _refused("checkpoint_path", path, "the name of a file, NAME.safetensors", fix)
+        if path is not None:
+            safetensors()  # before training that could not be saved
         for name, form in FUNCTIONS.items():
             value = getattr(self, name)
             if value is not None or name == "loss_function":

@@ -152,7 +152,7 @@ def test_disk_that_fills_mid_write_leaves_the_old_checkpoint_whole(tmp_path, mon
             file.write(b"half a checkp")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("dynbatch.train.checkpoint.save_file", half)
+    monkeypatch.setattr("safetensors.numpy.save_file", half)
     with pytest.raises(CheckpointError, match=r"(?s)already there is unchanged.*No space left"):
         save_checkpoint(path, model, optimizer, schedule, step=2)
     assert path.read_bytes() == old and os.listdir(tmp_path) == ["run.safetensors"]
