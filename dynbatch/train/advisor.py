@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from tqdm import tqdm
 
 from dynbatch.graph import Graph
 from dynbatch.reporting.advice import advice_text
@@ -58,9 +55,8 @@ class Advisor:
         if self._left > 0:
             return
         fastest = min(self._graphs, key=_seconds_a_node)
-        with tqdm.external_write_mode(sys.stderr):
-            observed = fastest._observed()._replace(reading=self._reading_share())
-            tell(advice_text(fastest._record(), observed))
+        observed = fastest._observed()._replace(reading=self._reading_share())
+        tell(advice_text(fastest._record(), observed))
         self._left = None
         self._graphs.clear()
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from textwrap import fill
-
-from tqdm import tqdm
+from typing import Any
 
 from dynbatch.kernels.backends import without_c
 from dynbatch.parameter import Parameter
@@ -44,7 +43,7 @@ class Progress:
         self._is_first = True
         self._memory = ""
         self._is_shown = is_shown
-        self._bar: tqdm | None = None
+        self._bar: Any = None  # of tqdm, once there is one
 
     def close(self) -> None:
         if self._bar is not None:
@@ -60,15 +59,16 @@ class Progress:
         """
         name = f"epoch {epoch + 1}/{self._num_epochs}"
         self._begin += time.perf_counter() - self._advanced  # validation is no training
+        if not self._is_shown:
+            return
         if self._bar is None:
-            self._bar = tqdm(
+            self._bar = _tqdm()(
                 desc=name,
                 total=num_batches * self._num_epochs or None,
                 initial=num_batches * epoch + position,
                 bar_format=FORMAT if num_batches else ENDLESS_FORMAT,
                 ncols=COLUMNS,
                 smoothing=0,  # a validation or a checkpoint counts by its share of the time
-                disable=not self._is_shown,
             )
             return
         self._bar.set_description_str(name, refresh=False)
@@ -85,7 +85,7 @@ class Progress:
         """
         self._advanced = time.perf_counter()
         self._done += record.get("tokens", num_sentences) if record else 0
-        if self._bar is None or self._bar.disable:
+        if self._bar is None:
             return
         if "planned_bytes" in record:
             self._memory = f", {memory_text(record)}"
@@ -105,9 +105,21 @@ class Progress:
         self._bar.unpause()
 
 
+def _tqdm() -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise ImportError(
+            f"a progress bar needs tqdm, which is not installed ({error}).\n"
+            "  fix:  pip install tqdm, or show_progress=False"
+        ) from error
+    return tqdm
+
+
 def tell(text: str) -> None:
     """Print on standard error, if it is still there: SIGHUP says that the terminal is gone."""
-    with suppress(OSError):
+    bars = sys.modules.get("tqdm")  # make room for a line, where there are any
+    with suppress(OSError), bars.tqdm.external_write_mode(sys.stderr) if bars else nullcontext():
         print(text, file=sys.stderr)
 
 

@@ -14,7 +14,7 @@ LONG = {"loss": 12.3456, "peak_bytes": 112_300_000, "planned_bytes": 1, "padded_
 
 @pytest.fixture(autouse=True)
 def each_state_is_printed(monkeypatch):
-    monkeypatch.setattr(module, "tqdm", partial(tqdm, mininterval=0))
+    monkeypatch.setattr("tqdm.tqdm", partial(tqdm, mininterval=0))
 
 
 def shown(capsys):

@@ -60,6 +60,8 @@ def no_compiler() -> str:
     """The reason that nothing is compiled, and the fix."""
     if switch.compiler_failure:
         return switch.compiler_failure
+    if sys.platform == "emscripten":
+        return "a browser has no C compiler"
     problem = shipped.supported().problem
     wheel = f", and the wheel's kernels do not run ({problem})" if problem else ""
     if os.environ.get(NATIVE) == "wheel":
