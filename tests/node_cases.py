@@ -673,6 +673,9 @@ CASES = [
     Case("conv1d, depthwise", lambda graph, x, w: F.conv1d(x, w, padding=1, groups=4), at_least(1),
          [(8, 1, 3)], lambda torch, x, w: torch.conv1d(x.T[None], w, None, 1, 1, groups=4)[0].T,
          {"Convolution": 1}),
+    Case("conv1d, causal", lambda graph, x, w, b: F.conv1d(x, w, b, padding="causal", groups=4),
+         at_least(1), [(4, 1, 3), (4,)], lambda torch, x, w, b: torch.conv1d(
+             x.T[None], w, b, 1, 2, groups=4)[0].T[: len(x)], {"Convolution": 1}),
     Case("conv2d, same size", lambda graph, x, w: F.conv2d(x, w, None, 1, "same", (2, 1)), image,
          [(3, 4, 2, 3)], lambda torch, x, w: last(torch.conv2d(
              first(x), w, None, 1, "same", (2, 1))),

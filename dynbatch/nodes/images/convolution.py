@@ -152,7 +152,7 @@ def conv1d(
     weight: Parameter,
     bias: Parameter | None = None,
     stride: int = 1,
-    padding: int | Literal["same", "valid"] = 0,
+    padding: int | Literal["same", "valid", "causal"] = 0,
     dilation: int = 1,
     groups: int = 1,
 ) -> Node:
@@ -163,7 +163,8 @@ def conv1d(
     Args:
         weight:  (O, I / groups, k), as PyTorch's.
         bias:    (O,).
-        padding: tokens of zeros on either side, or "same" or "valid", as in `conv2d`.
+        padding: tokens of zeros on either side, or "same" or "valid", as in `conv2d`; or "causal",
+            dilation · (k - 1) before the sentence alone: y_t sees x up to x_t, and T' = T.
         groups:  of features, as in `conv2d`.
 
     Raises:

@@ -13,8 +13,11 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 
-Padding: TypeAlias = int | Pair | Literal["same", "valid"]
-"""Pixels of zeros on either side; with "same" as many that y is as large as x, "valid" for none."""
+Padding: TypeAlias = int | Pair | Literal["same", "valid", "causal"]
+"""Pixels of zeros on either side; with "same" as many that y is as large as x, "valid" for none.
+
+With "causal" as many, all of them before a sentence.
+"""
 
 
 class Sliding(Operation):
@@ -40,8 +43,15 @@ class Sliding(Operation):
     def kernel_size(self) -> Pair:
         raise NotImplementedError(f"{type(self).__name__}.kernel_size")
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether row t of a sentence sees that row of x and those before it, and has a value."""
+        before = self.dilation[1] * (self.kernel_size()[1] - 1)
+        is_before = self.padding == (0, before) and not any(self.behind or self.padding)
+        return is_before and self.stride == (1, 1) and self.inputs[0].ndim == 2
+
     def follows_sizes(self) -> bool:
-        return False
+        return self.is_causal
 
     def check_shape(self, *shapes: Shape) -> Shape:
         """Height and width of y, or its length alone where x has one dimension beside its width.
@@ -55,7 +65,7 @@ class Sliding(Operation):
         padding = [a + b for a, b in zip(self.padding, self.behind or self.padding, strict=True)]
         how = zip(self.sides, kernel, self.stride, padding, self.dilation, strict=True)
         counts = [count_patches(*of_dim) for of_dim in how][2 - dims :]
-        if min(counts) < 1:
+        if min(counts) < 1 and not self.is_causal:  # which leaves an empty sentence empty
             extent = [
                 d * (k - 1) + 1 - p for k, d, p in zip(kernel, self.dilation, padding, strict=True)
             ]
@@ -121,10 +131,12 @@ def padding_of(
         return pair(what, "padding", padding, 0, dims), None
     if padding == "valid":
         return (0, 0), None
+    before = dilation[1] * (kernel[1] - 1)
+    if padding == "causal" and dims == 1:
+        return (0, before), (0, 0)
     if padding != "same":
-        raise refused(
-            what, f"padding is {padding!r}", "numbers, 'same' or 'valid'", "padding='same'"
-        )
+        names = "'same', 'valid' or 'causal'" if dims == 1 else "'same' or 'valid'"
+        raise refused(what, f"padding is {padding!r}", f"numbers, {names}", "padding='same'")
     if stride != (1, 1):
         raise refused(
             what, f"padding='same' with stride {stride}",

@@ -115,6 +115,23 @@ def test_same_padding_keeps_the_length_of_any_sentence():
         )
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_causal_convolution_sees_no_later_token_and_keeps_any_length(groups):
+    torch = import_torch()
+    for kernel in (1, 2, 4):
+        assert_equals_torch(
+            lambda x, w, b: F.conv1d(x, w, b, padding="causal", dilation=3, groups=groups),
+            lambda x, w, b, before=3 * (kernel - 1): (
+                torch.conv1d(
+                    torch.nn.functional.pad(x.T[None], (before, 0)), w, b, 1, 0, 3, groups
+                )[0].T
+            ),
+            [(n, 4) for n in range(1, 9)],
+            parameters=[(4, 4 // groups, kernel), (4,)],
+            dtype="float64",
+        )
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_conv1d_equals_torch_sentence_by_sentence(dtype):
     torch = import_torch()
@@ -288,6 +305,8 @@ def test_wrong_arguments_are_refused():
         with pytest.raises(ArgumentError, match="padding is 'full'") as raised:
             F.conv2d(x, weight, padding="full")
         assert "numbers, 'same' or 'valid'" in str(raised.value)
+        with pytest.raises(ArgumentError, match="padding is 'causal'"):
+            F.conv2d(x, weight, padding="causal")
         with pytest.raises(ArgumentError, match=r"padding='same' with stride \(1, 2\)"):
             F.conv2d(x, weight, stride=(1, 2), padding="same")
         with pytest.raises(ArgumentError, match=r"dilation is \(1, 2, 3\)"):
