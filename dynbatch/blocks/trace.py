@@ -15,6 +15,7 @@ from dynbatch.blocks.given_arrays import GivenArrays, NotTraceable, is_inside
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, parameters_in
 from dynbatch.nodes.node import WIDTH, Node, ancestors
+from dynbatch.nodes.sources import ParameterNode
 
 LENGTHS_READ = frozenset(
     [
@@ -123,7 +124,9 @@ def run_on_placeholders(
         for x in node.inputs:
             if x.graph is not trace:
                 raise NotTraceable(f"it reads {x!r}, which was made outside it")
-    _require_matrices(ancestors(results).values())  # a scan's last state, say, may stay unread
+    # A scan's last state, say, may stay unread; and what has parameters of any shape as values.
+    read = ancestors(results).values()
+    _require_matrices([node for node in read if not isinstance(node, ParameterNode)])
     trace.returned = results
     return trace
 

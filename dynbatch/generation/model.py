@@ -26,6 +26,7 @@ from dynbatch.errors import GraphError
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
 from dynbatch.generation.prepared import PreparedStep, value_of
+from dynbatch.generation.recurrences import as_loops
 from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
@@ -320,8 +321,8 @@ def encoded_by(model: Any, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
 
 
 def logits_of(graph: Any, model: Any, ids: Any) -> Any:
-    return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)
+    return as_loops(model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids))
 
 
 def decoded_logits(graph: Any, model: Any, ids: Any, *memories: Any) -> Any:
-    return model.predict(model.decode(graph, ids, *memories))
+    return as_loops(model.predict(model.decode(graph, ids, *memories)))

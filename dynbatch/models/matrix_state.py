@@ -14,6 +14,7 @@ import numpy as np
 from dynbatch import nodes as F
 from dynbatch.arguments import number, pair, refused, size, sizes
 from dynbatch.backend import Array
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, made, ones, uniform
 from dynbatch.models.layers import Linear, RMSNorm
 from dynbatch.models.module import Module
@@ -44,11 +45,7 @@ class CausalConv1d(Module):
         self.bias = uniform(rng, (features,), kernel) if bias else None
 
     def __call__(self, x: Node) -> Node:
-        features, _, kernel = self.weight.shape
-        padding = max(1, kernel - 1)  # without any, no empty sentence would be long enough
-        y = F.conv1d(x, self.weight, self.bias, padding=padding, groups=features)
-        first = padding - kernel + 1
-        return y[first : first + x.rows]
+        return F.conv1d(x, self.weight, self.bias, padding="causal", groups=self.weight.shape[0])
 
 
 class GatedDeltaNet(Module):
@@ -111,6 +108,7 @@ class GatedDeltaNet(Module):
         self.norm = RMSNorm(self.value_dim, number(self, "eps", eps, "[0, inf)"))
         self.out_proj = Linear(values, dim, bias=False, rng=rng)
 
+    @block
     def __call__(self, x: Node) -> Node:
         """The layer's values for a sentence x (T, D)."""
         keys, values = self.heads * self.key_dim, self.value_heads * self.value_dim
@@ -214,9 +212,10 @@ class Mamba2(Module):
         self.norm = RMSNorm(self.inner, number(self, "eps", eps, "[0, inf)"))
         self.out_proj = Linear(self.inner, dim, bias=bias, rng=rng)
 
+    @block
     def __call__(self, x: Node) -> Node:
         """The layer's values for a sentence x (T, D)."""
-        heads, states = self.heads, self.groups * self.state
+        heads, groups, states = self.heads, self.groups, self.groups * self.state
         z, mixed, dt = F.split(self.in_proj(x), [self.inner, self.inner + 2 * states, heads])
         mixed = F.silu(self.conv1d(mixed))
         inner, keys, queries = F.split(mixed, [self.inner, states, states])
@@ -225,29 +224,25 @@ class Mamba2(Module):
         if low > 0 or high < math.inf:
             dt = F.clip(dt, low, high)
         log_a = -F.exp(self._vector(x, self.A_log)) * dt
-        by_heads = F.reshape(inner, (x.rows, heads, self.inner // heads))
-        v = F.reshape(by_heads * F.reshape(dt, (x.rows, heads, 1)), inner.shape)
-        keys, queries = [self._of_heads(part) for part in (keys, queries)]
+        keys, queries = [_repeated(part, groups, heads // groups) for part in (keys, queries)]
+        v, skip = [
+            inner * _repeated(factors, heads, self.inner // heads)
+            for factors in (dt, self._vector(x, self.D))
+        ]
         y = F.gated_delta_rule(queries, keys, v, log_a)
-        skip = by_heads * F.reshape(self._vector(x, self.D), (heads, 1))
-        y = (y + F.reshape(skip, inner.shape)) * F.silu(z)
-        normed = F.rms_norm(y, None, self.norm.eps, heads=self.groups)
+        y = (y + skip) * F.silu(z)
+        normed = F.rms_norm(y, None, self.norm.eps, heads=groups)
         return self.out_proj(normed * self._vector(x, self.norm.weight))
 
     def _vector(self, x: Node, parameter: Parameter) -> Node:
         return F.parameter(x.graph, parameter)
 
-    def _of_heads(self, x: Node) -> Node:
-        return _repeated(x, self.groups, self.heads // self.groups)
-
 
 def _repeated(x: Node, heads: int, times: int) -> Node:
-    """Each head of features (T, heads · d) `times` over, side by side."""
+    """Each head of features (T, heads · d), or of (heads · d,), `times` over, side by side."""
     if times == 1:
         return x
-    rows, width = x.rows, x.width // heads
-    parts = F.expand(F.reshape(x, (rows, heads, 1, width)), (rows, heads, times, width))
-    return F.reshape(parts, (rows, heads * times * width))
+    return F.concat([head for head in F.chunk(x, heads) for _ in range(times)])
 
 
 def _dt_bias(rng: np.random.Generator, heads: int) -> Array:

@@ -47,7 +47,9 @@ def assert_all_equal(model, config, given, room, seeds):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("name", ["gpt2", "marian", "lstm", "writer", "seq2seq", "window"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "marian", "lstm", "matrix states", "writer", "seq2seq", "window"]
+)
 def test_results_are_the_same_alone_together_and_joined_at_random(name, config):
     assert_all_alike(tiny(name), CONFIGS[config], prompts(), room=3, seeds=range(2))
 

@@ -29,7 +29,9 @@ from tests.marks import exhaustive, quick
 
 
 @pytest.mark.parametrize("count", [4, exhaustive(6)])
-@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "linear", "writer", "seq2seq"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "t5", "lstm", "linear", "matrix states", "writer", "seq2seq"]
+)
 def test_greedy_tokens_are_those_of_the_whole_sentence_computed_anew(name, count):
     model, given = tiny(name).eval(), prompts(count)
     for prompt, (best,) in zip(given, together(model, GREEDY, given), strict=True):

@@ -66,7 +66,8 @@ def test_logits_from_a_cache_are_those_of_the_whole_sentence(name, dtype):
         with db.Graph(dtype=dtype, grad=False) as graph:
             whole = logits_of(graph, model, sources[k], targets[k]).value
         for place, row in rows:
-            if not reason():  # where C runs, a row's bits do not depend on its company
+            # Where C runs, a row's bits do not depend on its company; a loop's are its own.
+            if not reason() and name != "matrix states":
                 assert row.tobytes() == whole[place].tobytes()
             else:
                 np.testing.assert_allclose(row, whole[place], rtol=0, atol=1e-5)

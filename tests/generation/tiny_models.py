@@ -98,6 +98,23 @@ class LinearAttention(models.Module):
         return self.output(ys * self.gain)
 
 
+class MatrixStates(models.Module):
+    """A layer of gated DeltaNet, one of Mamba-2, and attention between them."""
+
+    def __init__(self):
+        self.embedding = models.Embedding(VOCAB, 16)
+        self.delta = models.GatedDeltaNet(16, 2, value_heads=4, key_dim=4, value_dim=6)
+        self.attention = models.MultiHeadAttention(16, 2)
+        self.mamba = models.Mamba2(16, 4, state=5, groups=2, kernel=3)
+        self.norm, self.output = models.RMSNorm(16), models.Linear(16, VOCAB)
+
+    def __call__(self, graph, ids):
+        x = self.embedding(graph, ids)
+        x = x + self.delta(x)
+        x = x + self.attention(self.norm(x), causal=True)
+        return self.output(x + self.mamba(x))
+
+
 @db.cell
 def attentive_step(x, state, params, memory):
     """A step of a GRU-like cell that looks at a memory."""
@@ -153,6 +170,7 @@ MAKERS = {
     "marian": _marian,
     "lstm": LSTMLanguageModel,
     "linear": LinearAttention,
+    "matrix states": MatrixStates,
     "bigram": Bigram,
     "averages": Averages,
     "writer": Writer,
