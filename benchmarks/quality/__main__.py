@@ -21,12 +21,13 @@ from benchmarks.quality.table import write_table
 from benchmarks.quality.tagging import Parsing, Tagging
 from benchmarks.quality.task import Task
 from benchmarks.quality.training import SIDES, trained
-from benchmarks.quality.translation import Pronunciation, Scan
-from benchmarks.quality.trees import ListOps
+from benchmarks.quality.translation import Messages, MessagesByTransformer, Pronunciation, Scan
+from benchmarks.quality.trees import ListOps, Relations, Syntax
 from dynbatch.atomic import write_text
 
 TASKS: list[type[Task]] = [
-    Pronunciation, Scan, LanguageModel, Tagging, Parsing, Passages, Digits, ListOps,
+    Pronunciation, Scan, Messages, MessagesByTransformer, LanguageModel, Tagging, Parsing, Passages,
+    Digits, ListOps, Relations, Syntax,
 ]  # fmt: skip
 
 RESULTS = Path("benchmarks/results/quality.json")

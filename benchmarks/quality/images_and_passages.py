@@ -22,6 +22,7 @@ class Passages(Task):
 
     name = "text CNN"
     data = "Brown, 10,523 passages of 5 sentences, 4 epochs"
+    example = "text_cnn"
 
     def __init__(self) -> None:
         options = text_cnn.arguments([])
@@ -72,6 +73,7 @@ class Digits(Task):
 
     name = "digits"
     data = "1,437 images of 4 to 17 pixels a side, 12 epochs"
+    example = "digits"
 
     def __init__(self) -> None:
         options = digit_reader.arguments([])

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import dynbatch as db
-from benchmarks.quality.task import Batch, Task, Weights, dropped, inside, linear, padded
+from benchmarks.quality.task import Batch, LikeLengths, Task, Weights, dropped, inside, padded
+from benchmarks.quality.transformer import angles, layer, normed
 from dynbatch import nodes as F
 from dynbatch import train
 from examples.corpora import texts
@@ -19,6 +20,7 @@ class LanguageModel(Task):
 
     name = "language model"
     data = "bytes of Debian's fortunes, 0.9 MB, 3 epochs"
+    example = "language_model"
     clip = 1.0
     decay = 0.01
 
@@ -26,7 +28,7 @@ class LanguageModel(Task):
         self.options = options = arguments(["fortunes", "--epochs", "3"])
         corpus = texts.load(options.data)
         self._held_out = numbered(corpus.dev)
-        batches = train.TokenBatches(numbered(corpus.train), options.max_tokens)
+        batches = LikeLengths(numbered(corpus.train), options.max_tokens)
         self.model = GPT(options.width, options.layers, options.heads, options.dropout)
         self.train_on(batches, options)
 
@@ -37,41 +39,24 @@ class LanguageModel(Task):
     def loss_in_pytorch(self, weights: Weights, batch: Batch) -> Tensor:
         ids, lengths = padded([ids[:-1] for ids in batch])
         labels, _ = padded([ids[1:] for ids in batch])
-        real, table = inside(lengths), weights["embed.weight"]
-        x = dropped(table[ids], self)
-        for layer in range(self.options.layers):
-            x = self._layer(x, weights, f"layers.layers.{layer}")
-        x = _normed(x, weights, "layers.norm")
-        return functional.cross_entropy(functional.linear(x[real], table), labels[real])
+        real, table, heads = inside(lengths), weights["embed.weight"], self.options.heads
+        turns = angles(ids.shape[1], table.shape[1] // heads)
+        cos, sin = turns.cos(), turns.sin()
 
-    def _layer(self, x: Tensor, weights: Weights, name: str) -> Tensor:
-        """Pre-norm; padding stands behind, where a causal token does not look."""
-        normed, heads = _normed(x, weights, f"{name}.norm1"), self.options.heads
-        joined = functional.linear(normed, weights[f"{name}.self_attn.in_proj_weight"])
-        q, k, v = [
-            part.unflatten(2, (heads, -1)).transpose(1, 2) for part in joined.chunk(3, dim=2)
-        ]
-        seen = functional.scaled_dot_product_attention(_turned(q), _turned(k), v, is_causal=True)
-        seen = seen.transpose(1, 2).flatten(2)
-        x = x + dropped(linear(seen, weights, f"{name}.self_attn.out_proj"), self)
-        inner = functional.gelu(
-            linear(_normed(x, weights, f"{name}.norm2"), weights, f"{name}.linear1")
-        )
-        return x + dropped(linear(inner, weights, f"{name}.linear2"), self)
+        def turned(x: Tensor) -> Tensor:
+            """Rotary positions: feature i goes with i + d / 2."""
+            a, b = x.chunk(2, -1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+        x = dropped(table[ids], self)
+        for number in range(self.options.layers):  # padding is behind, where none of them looks
+            x = layer(
+                self, x, weights, f"layers.layers.{number}", heads, activation=functional.gelu,
+                turned=turned, is_causal=True,
+            )  # fmt: skip
+        x = normed(x[real], weights, "layers.norm")
+        return functional.cross_entropy(functional.linear(x, table), labels[real])
 
     def evaluate(self) -> dict[str, float]:
         held_out = train.TokenBatches(self._held_out, self.options.max_tokens)
         return {"bits per byte": bits_per_byte(self.model, held_out)}
-
-
-def _normed(x: Tensor, weights: Weights, name: str) -> Tensor:
-    return functional.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"])
-
-
-def _turned(x: Tensor) -> Tensor:
-    """Rotary positions of (…, T, d): feature i goes with i + d / 2."""
-    half = x.shape[-1] // 2
-    frequencies = 10000.0 ** (-torch.arange(half) / half)
-    angles = torch.arange(x.shape[-2])[:, None] * frequencies
-    a, b, cos, sin = x[..., :half], x[..., half:], angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)

@@ -47,6 +47,7 @@ class Tagging(Task):
 
     name = "tagging"
     data = "Brown, 51,698 sentences, 2 epochs"
+    example = "tagging"
 
     def __init__(self) -> None:
         options = tagging.arguments([])
@@ -98,6 +99,7 @@ class Parsing(Task):
 
     name = "parsing"
     data = "PetroGold, 7,314 sentences, 5 epochs"
+    example = "biaffine"
 
     def __init__(self) -> None:
         options = biaffine.arguments([])

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import dynbatch as db
 from dynbatch import models, train
+from dynbatch.train.batching import epoch_order
 
 Weights = Mapping[str, Tensor]
 """The model's parameters by name, as tensors that share their memory."""
@@ -20,21 +21,48 @@ Batch = Sequence[Any]
 Batches = train.SentenceBatches | train.TokenBatches | train.PreparedBatches
 
 
+class LikeLengths(train.TokenBatches[Any]):
+    """Mini-batches of examples of like lengths, as PyTorch's users cut them to save padding.
+
+    The shuffled examples are sorted in pools, and the mini-batches shuffled again. For tasks whose
+    random mini-batches would have more than three cells for each token.
+    """
+
+    pool = 4096
+
+    def indices(self, epoch: int) -> list[list[int]]:
+        order = epoch_order(len(self.examples), self.seed, epoch)
+        batches: list[list[int]] = []
+        for first in range(0, len(order), self.pool):
+            room = -1
+            for index in sorted(order[first : first + self.pool], key=self.lengths.__getitem__):
+                if self.lengths[index] > room:
+                    batches.append([])
+                    room = self.max_tokens
+                batches[-1].append(int(index))
+                room -= self.lengths[index]
+        return [batches[number] for number in epoch_order(len(batches), self.seed, epoch)]
+
+
 class Task(ABC):
     """One row of the table. Made anew, after `db.seed`, for each run.
 
     Attributes:
         name:    in the table and on the command line.
         data:    what it trains on, in a few words.
+        example: the folder of `examples` whose model it is.
         model:   of the example.
         epochs, lr, clip: so many passes; the highest rate; the largest norm of the gradient.
         decay:   the weight decay of AdamW; None for Adam.
+        packages: what the evaluation needs beside PyTorch, looked for before training.
     """
 
     name: ClassVar[str]
     data: ClassVar[str]
+    example: ClassVar[str]
     clip: ClassVar[float] = 5.0
     decay: ClassVar[float | None] = None
+    packages: ClassVar[tuple[str, ...]] = ()
 
     model: models.Module
     epochs: int
