@@ -1,7 +1,7 @@
 """Train what is missing in the results, and write their table: `python -m benchmarks.quality`.
 
 Each training is a process of its own, and is in the results once it ends: stop the command at any
-time, and the next one goes on.
+time, and the next one goes on. One that fails is named at the end, and tried again by the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.environment import processor_name
 from benchmarks.quality.images_and_passages import Digits, Passages
 from benchmarks.quality.language_model import LanguageModel
-from benchmarks.quality.table import write_table
+from benchmarks.quality.table import NUM_SEEDS, write_table
 from benchmarks.quality.tagging import Parsing, Tagging
 from benchmarks.quality.task import Task
 from benchmarks.quality.training import SIDES, trained
@@ -39,7 +39,7 @@ def main() -> int:
     names = {task.name.replace(" ", "-"): task for task in TASKS}
     parser.add_argument("tasks", nargs="*", help=f"of {', '.join(names)} (all)")
     parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[*range(NUM_SEEDS)])
     parser.add_argument("--table", action="store_true", help="only write docs/results.md")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -55,11 +55,14 @@ def main() -> int:
         for name in options.tasks or names
         for side in options.sides
     ]
-    for seed, name, side in [] if options.table else runs:
-        if not any([(r["seed"], r["task"], r["side"]) == (seed, name, side) for r in results()]):
-            _run(seed, name, side)
+    failed = []
+    for run in [] if options.table else runs:
+        if not any([(r["seed"], r["task"], r["side"]) == run for r in results()]):
+            failed += [] if _run(*run) else [run]
     write_table(results(), names)
-    return 0
+    for seed, name, side in failed:
+        print(f"failed: {name} --sides {side} --seeds {seed}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def results() -> list[dict[str, Any]]:
@@ -68,16 +71,20 @@ def results() -> list[dict[str, Any]]:
     return lines
 
 
-def _run(seed: int, name: str, side: str) -> None:
+def _run(seed: int, name: str, side: str) -> bool:
+    """Train in a process of its own, and keep the outcome; whether there is one."""
     arguments = [name, "--sides", side, "--seeds", str(seed)]
     command = [sys.executable, "-m", "benchmarks.quality", *arguments, "--inside"]
-    output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    outcome = json.loads(output.splitlines()[-1])
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
+    if process.returncode:
+        return False
+    outcome = json.loads(process.stdout.splitlines()[-1])
     git = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
     line = {"task": name, "side": side, "seed": seed, **outcome, "commit": commit}
     lines = [*results(), {**line, "processor": processor_name()}]
     write_text(RESULTS, "[\n" + ",\n".join([json.dumps(each) for each in lines]) + "\n]\n")
+    return True
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,6 +12,7 @@ from benchmarks.quality.training import SIDES
 from dynbatch.atomic import write_text
 
 PAGE = Path("docs/results.md")
+NUM_SEEDS = 3
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
@@ -19,31 +20,70 @@ def write_table(results: Sequence[Mapping[str, Any]], tasks: Mapping[str, type[T
     """Replace what stands between the two marks of the page."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    write_text(PAGE, before + BEGIN + table(results, tasks) + END + after)
+    write_text(
+        PAGE, before + BEGIN + table(results, tasks) + conclusion(results, tasks) + END + after
+    )
 
 
 def table(results: Sequence[Mapping[str, Any]], tasks: Mapping[str, type[Task]]) -> str:
     """Quality of each task by side, with its spread over seeds, and what training cost."""
-    lines = [
-        "| task | measure | dynbatch | dynbatch, bfloat16 | PyTorch | minutes | memory, MB |",
-        "|---|---|---|---|---|---|---|",
+    heads = [
+        "task",
+        "measure",
+        "dynbatch",
+        "dynbatch, bfloat16",
+        "PyTorch",
+        "minutes",
+        "memory, MB",
     ]
+    rows = [[*heads, "commit"], ["---"] * 8]
     for name, task in tasks.items():
-        runs = [[r for r in results if (r["task"], r["side"]) == (name, side)] for side in SIDES]
-        if not any(runs):
+        lines = [r for r in results if r["task"] == name]
+        if not lines:
             continue
-        measures = next(iter([r for side in runs for r in side]))["quality"]
+        runs = [[r for r in lines if r["side"] == side] for side in SIDES]
         costs = [
             " / ".join([_mean([r[key] * scale for r in side], form) for side in runs])
             for key, scale, form in (("seconds", 1 / 60, ".1f"), ("peak_mb", 1, ".0f"))
         ]
-        for number, measure in enumerate(measures):
+        commits = ", ".join(dict.fromkeys([r["commit"] for r in lines]))
+        example = f"[{task.example}](../examples/{task.example}/README.md)"
+        first, last = f"`{name}`: {task.data}; {example}", [*costs, commits]
+        for measure in lines[0]["quality"]:
             values = [_spread([r["quality"][measure] for r in side]) for side in runs]
-            first = [f"**{name}**: {task.data}", measure, *values, *costs]
-            lines.append(
-                f"| {' | '.join(first if not number else ['', measure, *values, '', ''])} |"
-            )
-    return "\n".join(lines) + "\n"
+            rows.append([first, measure, *values, *last])
+            first, last = "", ["", "", ""]
+    return "".join([f"| {' | '.join(row)} |\n" for row in rows])
+
+
+def conclusion(results: Sequence[Mapping[str, Any]], tasks: Iterable[str]) -> str:
+    """Tell how dynbatch, in float32, compares with PyTorch where both have all seeds."""
+    apart, count = [], 0
+    ratios: dict[str, dict[float, str]] = {"seconds": {}, "peak_mb": {}}
+    for name in tasks:
+        ours, theirs = [
+            [r for r in results if (r["task"], r["side"]) == (name, side)]
+            for side in ("dynbatch", "pytorch")
+        ]
+        if min(len(ours), len(theirs)) < NUM_SEEDS:
+            continue
+        for measure in ours[0]["quality"]:
+            a, b = [[r["quality"][measure] for r in side] for side in (ours, theirs)]
+            count += 1
+            if max(min(a), min(b)) > min(max(a), max(b)):
+                apart.append(f"{measure} of `{name}`")
+        for key, of_tasks in ratios.items():
+            of_tasks[mean([r[key] for r in theirs]) / mean([r[key] for r in ours])] = name
+    if not count:
+        return ""
+    minutes, memory = [
+        " to ".join([f"{ratio:.1f} (`{of[ratio]}`)" for ratio in (min(of), max(of))])
+        for of in ratios.values()
+    ]
+    but = f" The others are {', '.join(apart)}." if apart else ""
+    overlap = f"overlap in {count - len(apart)} of {count} measures.{but}"
+    costs = f"{minutes} times the minutes of dynbatch, and {memory} times its memory"
+    return f"\nThe ranges of dynbatch and of PyTorch {overlap} PyTorch takes {costs}.\n"
 
 
 def _mean(values: Sequence[float], form: str) -> str:
@@ -51,9 +91,10 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The mean, and the least and the largest of several."""
+    """The mean over seeds, the least and the largest; and of how many seeds, if not of all."""
     if not values:
         return "–"
-    if len(values) == 1:
-        return f"{values[0]:.2f} (1 seed)"
-    return f"**{mean(values):.2f}** ({min(values):.2f} – {max(values):.2f})"
+    told = [f"{min(values):.2f} – {max(values):.2f}"] if len(values) > 1 else []
+    if len(values) < NUM_SEEDS:
+        told.append(f"{len(values)} of {NUM_SEEDS} seeds")
+    return f"{mean(values):.2f} ({', '.join(told)})"

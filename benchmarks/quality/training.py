@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ from tqdm import tqdm
 import dynbatch as db
 from benchmarks.quality.task import Batch, Task
 from dynbatch import optim
+from dynbatch.backend import CPU
+from dynbatch.memory.pool import pool_of
 
 SIDES = ("dynbatch", "dynbatch-bfloat16", "pytorch")
 """float32, `precision="bfloat16"`, and PyTorch in float32."""
@@ -52,13 +57,16 @@ def trained(make: Callable[[], Task], side: str, seed: int) -> Trained:
     db.seed(seed)
     torch.manual_seed(seed)
     task = make()
+    for package in task.packages:
+        import_module(package)
     _compare(task)
     optimizer: optim.Adam = optim.Adam(task.model, task.lr)
     if task.decay is not None:
         optimizer = optim.AdamW(task.model, task.lr, weight_decay=task.decay)
     schedule = optim.Cosine(optimizer, task.num_updates, warmup_steps=task.warmup_steps())
     step = _pytorch(task, optimizer) if side == "pytorch" else _dynbatch(task, optimizer, side)
-    losses, graphs, seconds, before = [], [0], 0.0, _resident_mb(forget_peak=True)
+    losses, graphs, seconds = [], [0], 0.0
+    before = _resident_mb(forget_peak=True)  # neither optimizer has its moments yet
     for epoch in range(task.epochs):
         task.model.train()
         for batch in tqdm(
@@ -120,7 +128,7 @@ def _pytorch(task: Task, rates: optim.Optimizer) -> Step:
         for group in optimizer.param_groups:
             group["lr"] = rates.lr
         optimizer.step()
-        return float(loss), 0
+        return loss.item(), 0
 
     return step
 
@@ -137,8 +145,15 @@ def _compare(task: Task) -> None:
 
 
 def _resident_mb(field: str = "VmRSS", forget_peak: bool = False) -> float:
-    """Read what the process has in memory now, or at most since it last forgot its peak (VmHWM)."""
+    """Read what the process has in memory now, or at most since it last forgot its peak (VmHWM).
+
+    Args:
+        forget_peak: give back what is kept for later first, so that it counts as new when used.
+    """
     if forget_peak:
+        gc.collect()
+        pool_of(CPU).release()
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     (kilobytes,) = re.findall(rf"{field}:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return int(kilobytes) / 1e3
