@@ -121,10 +121,10 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster.
 
-    b may be upper halves: a copy of it in float32 then lives as long as the product takes. C makes
-    such a copy of 256 columns at most.
+    a or b may be upper halves: a copy in float32 then lives as long as the product takes. C reads
+    halves where they lie.
     """
-    a, b = rounded(a), rounded(widened(b))
+    a, b = rounded(widened(a)), rounded(widened(b))
     if has_fixed_rows():
         _matmul_fixed_rows(a, b, out)
         return

@@ -12,7 +12,6 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.linear_gradients import MapGradient, weight_gradients
 from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
 from dynbatch.parameter import Parameter
 from dynbatch.recent import free_at_fork
@@ -61,8 +60,6 @@ class StepGradients:
             return
         if parameter.uid in self._deferred:
             self.products.append((parameter.here, x, dy))
-        elif x.dtype == np.uint16:
-            weight_gradients([x], [MapGradient(dy, None, [self.buffer(parameter)])], False)
         else:
             blas.matmul_outer(x, dy, self.buffer(parameter))
 

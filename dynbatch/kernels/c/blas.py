@@ -62,15 +62,15 @@ def _multiply(
     (rows, columns), inner = out.shape, a.shape[1]
     side_by_side = out.strides[-1] == size or columns < 2
     fits = base is None or base is out or (base.flags.c_contiguous and base.dtype == out.dtype)
-    is_short = b.dtype == np.uint16
-    fits = fits and side_by_side and a.dtype == out.dtype and (is_short or b.dtype == out.dtype)
-    fits = fits and (not is_short or (a.strides[1] == size and size == 4))
+    short_a, short_b = [x.dtype == np.uint16 and size == 4 for x in (a, b)]
+    fits = fits and side_by_side and (short_a or a.dtype == out.dtype)
+    fits = fits and (short_b or b.dtype == out.dtype)
     if functions is None or not fits:
         return NotImplemented
     work = rows * inner * columns
-    if work > LARGE_PRODUCT and not is_batch_invariant() and precision == FULL and not is_short:
+    if work > LARGE_PRODUCT and not is_batch_invariant() and precision == FULL and not short_b:
         return NotImplemented  # BLAS has no product of rounded factors
-    row_a, term_a = a.strides[0] // size, a.strides[1] // size
+    row_a, term_a = a.strides[0] // a.itemsize, a.strides[1] // a.itemsize
     term_b, column_b = b.strides[0] // b.itemsize, b.strides[1] // b.itemsize
     row_out = out.strides[0] // size
     row_base = row_out if base is out else 0
@@ -81,14 +81,14 @@ def _multiply(
     def part(top: int, bottom: int, left: int, right: int) -> tuple[int, ...]:
         return (
             bottom - top, inner, right - left,
-            at_a + top * row_a * size, row_a, term_a,
-            at_b + left * column_b * b.itemsize, term_b, column_b,
+            at_a + top * row_a * a.itemsize, short_a, row_a, term_a,
+            at_b + left * column_b * b.itemsize, short_b, term_b, column_b,
             at_base and at_base + (top * row_base + left) * size, row_base,
             at_out + (top * row_out + left) * size, row_out,
         )  # fmt: skip
 
     count = min(parallel.available(), work // WORTH_A_THREAD) if is_shared else 1
-    panels = _panels_of(b, functions) if term_a == 1 else None
+    panels = _panels_of(b, functions) if term_a == 1 and not short_a else None
     if panels is not None:
         start = address(panels) or 0
         parts = [
@@ -97,10 +97,6 @@ def _multiply(
             for first, last in panel_spans(columns, max(1, count))
         ]  # fmt: skip
         share(functions.panel_product, parts)
-    elif is_short:
-        spans = panel_spans(columns, max(1, count))
-        whole = [part(0, rows, *span) for span in spans]  # whose terms of `a` lie side by side
-        share(functions.short_products, [(*each[:5], *each[6:]) for each in whole])
     elif count < 2:
         share(functions.products, [part(0, rows, 0, columns)])
     elif rows >= columns:

@@ -130,12 +130,13 @@ def test_whether_bits_are_kept_is_true_or_false() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize(("inner", "columns"), [(1100, 77), (600, 600), (33, 5), (1, 40), (0, 20)])
-def test_a_weight_in_16_bits_gives_the_bits_of_its_numbers(
+def test_factors_in_16_bits_give_the_bits_of_their_numbers(
     precision: str, inner: int, columns: int, same_threads: None
 ) -> None:
     x, weight = arrays(np.float32, (101, inner), (columns, inner))
     weight.reshape(-1)[:4] = np.float32([np.inf, np.nan, 1e-40, -0.0])[: weight.size]
-    halves = upper_halves(round_to(weight, "bfloat16"))
+    rounded = round_to(x, "bfloat16")
+    halves, short_x = upper_halves(round_to(weight, "bfloat16")), upper_halves(rounded)
     bias = np.arange(columns, dtype=np.float32)
     found, expected = np.empty((2, 101, columns), np.float32)
     layouts = [(halves.T, widened(halves).T)]
@@ -146,6 +147,10 @@ def test_a_weight_in_16_bits_gives_the_bits_of_its_numbers(
                 blas.matmul_rows(x[:rows], b, expected[:rows], bias)
                 blas.matmul_rows(x[:rows], short, found[:rows], bias)
                 np.testing.assert_array_equal(found[:rows], expected[:rows])
+                blas.matmul_rows(rounded[:rows], b, expected[:rows], bias)
+                for factor in (b, short):
+                    blas.matmul_rows(short_x[:rows], factor, found[:rows], bias)
+                    np.testing.assert_array_equal(found[:rows], expected[:rows])
             with reference_only():
-                blas.matmul_rows(x, short, found, bias)
+                blas.matmul_rows(short_x, short, found, bias)
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)

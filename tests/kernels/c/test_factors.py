@@ -13,7 +13,12 @@ from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library, reason
 from dynbatch.kernels.linear_gradients import MapGradient, scatter_products, weight_gradients
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.precision import MANTISSA_BITS, multiplying, round_to
+from dynbatch.kernels.runtime.precision import (
+    MANTISSA_BITS,
+    multiplying,
+    round_to,
+    upper_halves,
+)
 
 pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
 
@@ -177,6 +182,9 @@ def test_a_product_has_the_bits_of_the_rule(way, sizes, special):
     half = inner // 2
     pieces = [(inner - 1, inner), (half, inner - 1), (0, half)] if inner > 1 else [(0, inner)]
     found += [packed_product(a, b, base), packed_product(a, b, base, pieces)]
+    short_a, short_b = [upper_halves(round_to(x, "bfloat16")) for x in (a, b)]
+    for x, y in ((short_a, b), (a, short_b), (short_a, short_b)):
+        found += [product(x, y, base), product(np.asfortranarray(x), np.asfortranarray(y), base)]
     assert_bits(found, [expected] * len(found))
 
 

@@ -2,38 +2,18 @@
 #include "few_rows.h"
 
 // c = a b + base. Elements of a, b and c lie the given numbers of elements apart, as do rows of
-// `base`; NULL is zero.
-EXPORT void products(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t a_row,
-    ptrdiff_t a_term, const REAL* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
-    ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
+// `base`; NULL is zero. Those of a and b are numbers or their upper halves.
+EXPORT void products(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const void* a, int a_is_short,
+    ptrdiff_t a_row, ptrdiff_t a_term, const void* b, int b_is_short, ptrdiff_t b_term,
+    ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
     ptrdiff_t done = 0;
     if (a_term == 1 && b_term == 1 && b_column != 1 && M <= MOST_TURNED)
-        done = turned_product(M, K, N, a, a_row, b, b_column, base, base_stride, c, ldc);
+        done = turned_product(
+            M, K, N, a, a_is_short, a_row, b, b_is_short, b_column, base, base_stride, c, ldc);
     if (done < N)
-        unpacked_product(M, K, N - done, a, a_row, a_term, b + done * b_column, b_term, b_column,
+        unpacked_product(M, K, N - done, a, a_is_short, a_row, a_term,
+            element(b, done * b_column, b_is_short), b_is_short, b_term, b_column,
             base ? base + done : NULL, base_stride, c + done, ldc);
-}
-
-// The same of a whose terms lie side by side, for a b that is kept as upper halves. It is packed in
-// parts, whose sums are added as `product` adds them.
-EXPORT void short_products(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t a_row,
-    const uint16_t* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
-    ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
-    static _Thread_local REAL group[PART_WORDS * GROUP] __attribute__((aligned(64)));
-    ptrdiff_t k = 0;
-    do {
-        ptrdiff_t terms = least(K - k, PART);
-        for (ptrdiff_t first = 0; first < N; first += GROUP) {
-            ptrdiff_t columns = least(N - first, GROUP);
-            for (ptrdiff_t j = 0; j < columns; j += PANEL)
-                pack_short_panel(terms, least(columns - j, PANEL),
-                    b + k * b_term + (first + j) * b_column, b_term, b_column,
-                    group + WORDS(terms) * j);
-            product(M, terms, columns, a + k, a_row, group, base ? base + first : NULL, base_stride,
-                c + first, ldc);
-        }
-        k += terms, base = c, base_stride = ldc;
-    } while (k < K);
 }
 
 // For each segment, a row of `table`: where its a, b and c begin, and M, K, N. Each lies packed; a
@@ -42,8 +22,8 @@ EXPORT void segments(ptrdiff_t first, ptrdiff_t last, const int64_t* table, int 
     int transpose_b, const REAL* a, const REAL* b, REAL* c) {
     for (const int64_t* row = table + 6 * first; row < table + 6 * last; row += 6) {
         ptrdiff_t M = row[3], K = row[4], N = row[5];
-        unpacked_product(M, K, N, a + row[0], transpose_a ? 1 : K, transpose_a ? M : 1, b + row[1],
-            transpose_b ? 1 : N, transpose_b ? K : 1, NULL, 0, c + row[2], N);
+        unpacked_product(M, K, N, a + row[0], 0, transpose_a ? 1 : K, transpose_a ? M : 1,
+            b + row[1], 0, transpose_b ? 1 : N, transpose_b ? K : 1, NULL, 0, c + row[2], N);
     }
 }
 
@@ -52,7 +32,7 @@ EXPORT void segments(ptrdiff_t first, ptrdiff_t last, const int64_t* table, int 
 // Pack a weight (N, K), whose rows lie `stride` apart, transposed.
 EXPORT void pack_weight(
     ptrdiff_t K, ptrdiff_t N, const REAL* weight, ptrdiff_t stride, REAL* panels) {
-    pack_panels(0, (N + PANEL - 1) / PANEL, K, N, weight, 1, stride, panels);
+    pack_panels(0, (N + PANEL - 1) / PANEL, K, N, weight, 0, 1, stride, panels);
 }
 
 // Pack rows of a weight (K, N), whose rows lie `stride` apart, as terms `first` to `first` + K - 1 of
@@ -68,9 +48,7 @@ EXPORT void pack_terms(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t 
 // Pack a weight (K, N) of upper halves, whose elements lie `term` and `column` apart.
 EXPORT void pack_short(ptrdiff_t K, ptrdiff_t N, const uint16_t* weight, ptrdiff_t term,
     ptrdiff_t column, REAL* panels) {
-    for (ptrdiff_t j = 0; j < N; j += PANEL)
-        pack_short_panel(
-            K, least(N - j, PANEL), weight + j * column, term, column, panels + WORDS(K) * j);
+    pack_panels(0, (N + PANEL - 1) / PANEL, K, N, weight, 1, term, column, panels);
 }
 
 EXPORT void panel_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,

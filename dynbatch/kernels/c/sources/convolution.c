@@ -36,7 +36,7 @@ static void pack_part(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t c
     if (column == 1) {
         pack_rows(terms, first, K, columns, b, 0, row, panel);
     } else if (has_whole_words) {
-        pack_panel(K, columns, b, row, column, panel + first / TERMS * width);
+        pack_panel(K, columns, b, 0, row, column, panel + first / TERMS * width);
     } else {
         for (ptrdiff_t k = 0; k < K; k++)
             for (ptrdiff_t j = 0; j < columns; j++)
@@ -111,8 +111,8 @@ EXPORT void sum_outer(ptrdiff_t first, ptrdiff_t last, ptrdiff_t M, ptrdiff_t wi
                 sparse_product(O, rows, columns, from, 1, dy_row, room, columns, base, out_row,
                     out + c, out_row);
             else
-                unpacked_product(O, rows, columns, from, 1, dy_row, room, columns, 1, base, out_row,
-                    out + c, out_row);
+                unpacked_product(O, rows, columns, from, 0, 1, dy_row, room, 0, columns, 1, base,
+                    out_row, out + c, out_row);
             m += rows;
         } while (m < M);
     }

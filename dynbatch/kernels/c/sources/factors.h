@@ -120,23 +120,33 @@ INLINE vector side_by_side(const REAL* p, ptrdiff_t terms) {
 
 #endif
 
-// The words of numbers that are kept as upper halves, at most LANES TERMS.
-INLINE vector short_side_by_side(const uint16_t* p, ptrdiff_t terms) {
+// Numbers may be kept as upper halves: element i of such, or of numbers, and the first n numbers there.
+INLINE const void* element(const void* p, ptrdiff_t i, int is_short) {
+    return (const char*)p + i * (ptrdiff_t)(is_short ? sizeof(uint16_t) : sizeof(REAL));
+}
+INLINE vector get_either(const void* p, ptrdiff_t n, int is_short) {
+    return is_short ? get_short(p, n) : get(p, n);
+}
+
+// The words of numbers that lie side by side, at most LANES TERMS. Pairs of halves are words for an
+// instruction, which itself takes subnormal numbers as 0.
+INLINE vector words_in_line(const void* p, ptrdiff_t terms, int is_short) {
+    if (!is_short) return side_by_side(p, terms);
 #if TERMS == 1
     return get_short(p, terms);
+#elif defined(BY_INSTRUCTION)
+    return get_pairs(p, terms);
 #else
-    vector second = terms > LANES ? get_short(p + LANES, terms - LANES) : (vector){0};
+    const uint16_t* next = (const uint16_t*)p + LANES;
+    vector second = terms > LANES ? get_short(next, terms - LANES) : (vector){0};
     return one_after_the_other(get_short(p, least(terms, LANES)), second);
 #endif
 }
 
-// Write the first or the second terms of words alone.
+// Write the first terms of words as the first or second ones of others.
 typedef uint16_t half __attribute__((may_alias));
-INLINE void store_first(REAL* p, vector x) {
-    for (ptrdiff_t i = 0; i < LANES; i++) ((half*)(p + i))[0] = ((half*)&x)[2 * i];
-}
-INLINE void store_second(REAL* p, vector x) {
-    for (ptrdiff_t i = 0; i < LANES; i++) ((half*)(p + i))[1] = ((half*)&x)[2 * i + 1];
+INLINE void store_terms(REAL* p, ptrdiff_t which, vector x) {
+    for (ptrdiff_t i = 0; i < LANES; i++) ((half*)(p + i))[which] = ((half*)&x)[2 * i];
 }
 
 // For the words of n terms, a vector at a time: `i`, the first term, and `part`, how many there are.
@@ -145,16 +155,33 @@ INLINE void store_second(REAL* p, vector x) {
         i += LANES * TERMS, part = least((n) - i, LANES * TERMS))
 
 // The words of n numbers of two rows, the second of which may be NULL: zeros.
-INLINE vector words_of_rows(const REAL* first, const REAL* second, ptrdiff_t n) {
-    return two_rows(get(first, n), TERMS > 1 && second ? get(second, n) : (vector){0});
+INLINE vector words_of_rows(const void* first, const void* second, ptrdiff_t n, int is_short) {
+#ifdef BY_INSTRUCTION
+    if (is_short) {
+        bit_vector words = get_halves(first, n);
+        return (vector)(second ? words | get_halves(second, n) << 16 : words);
+    }
+#endif
+    vector next = TERMS > 1 && second ? get_either(second, n, is_short) : (vector){0};
+    return two_rows(get_either(first, n, is_short), next);
 }
 
 // The words of at most LANES TERMS numbers that lie `stride` apart.
-INLINE vector words_at(const REAL* p, ptrdiff_t stride, ptrdiff_t terms) {
-    if (stride == 1) return side_by_side(p, terms);
+INLINE vector words_at(const void* p, ptrdiff_t stride, ptrdiff_t terms, int is_short) {
+    if (stride == 1) return words_in_line(p, terms, is_short);
     REAL line[LANE_COUNT * TERMS] = {0};
-    for (ptrdiff_t i = 0; i < terms; i++) line[i] = p[i * stride];
+    for (ptrdiff_t i = 0; i < terms; i++)
+        line[i] = get_either(element(p, i * stride, is_short), 1, is_short)[0];
     return side_by_side(line, LANES * TERMS);
+}
+
+// Whether rows of halves, `row` apart, of so many terms, are rows of words as they lie.
+INLINE int are_words(const void* p, int is_short, ptrdiff_t row, ptrdiff_t term, ptrdiff_t terms) {
+#ifdef BY_INSTRUCTION
+    return is_short && term == 1 && row % 2 == 0 && terms % 2 == 0 && (uintptr_t)p % 4 == 0;
+#else
+    return (void)p, 0;
+#endif
 }
 
 // Between these two calls subnormal numbers count as 0 in plain sums, too: a product in bfloat16

@@ -11,14 +11,20 @@
 #define TURNED_WORDS 64  // a power of two below PART_WORDS
 
 // LANES words, or fewer, of LANES rows of b, turned. What is beyond them is zero.
-INLINE void turn(ptrdiff_t terms, const REAL* b, ptrdiff_t b_column, vector* x) {
+INLINE void lines(
+    ptrdiff_t terms, const void* b, const int is_short, ptrdiff_t b_column, vector* x) {
 #pragma GCC unroll 16
     for (int s = 0; s < LANE_COUNT; s++) {
-        const REAL* from = b + s * b_column;
-        x[s] = side_by_side(from, terms);
-        __builtin_prefetch(from + LANES * b_column, 0, 2);  // of the next columns
-        if (TERMS > 1) __builtin_prefetch(from + LANES * b_column + LANES, 0, 2);
+        const void *from = element(b, s * b_column, is_short),
+                   *next = element(from, LANES * b_column, is_short);  // of the next columns
+        x[s] = words_in_line(from, terms, is_short);
+        __builtin_prefetch(next, 0, 2);
+        if (TERMS > 1 && !is_short) __builtin_prefetch(element(next, LANES, 0), 0, 2);
     }
+}
+INLINE void turn(ptrdiff_t terms, const void* b, int is_short, ptrdiff_t b_column, vector* x) {
+    if (is_short) lines(terms, b, 1, b_column, x);
+    else lines(terms, b, 0, b_column, x);
     transpose(x);
 }
 
@@ -50,8 +56,8 @@ static ptrdiff_t turned_height(ptrdiff_t rows) {
 
 // LANES columns of a product; `a` is what `turned_product` has made of it.
 static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, const REAL* a,
-    const REAL* b, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c,
-    ptrdiff_t ldc) {
+    const void* b, int is_short, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride,
+    REAL* c, ptrdiff_t ldc) {
     REAL panel[TURNED_WORDS * LANE_COUNT] __attribute__((aligned(64)));
     REAL sums[MOST_TURNED * LANE_COUNT] __attribute__((aligned(64)));
     ptrdiff_t k = 0;
@@ -62,7 +68,8 @@ static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, c
             terms = least(TURNED_WORDS * TERMS, end - k);
             for (ptrdiff_t t = 0; t < terms; t += LANES * TERMS) {
                 vector x[LANE_COUNT];
-                turn(least(LANES * TERMS, terms - t), b + k + t, b_column, x);
+                const void* from = element(b, k + t, is_short);
+                turn(least(LANES * TERMS, terms - t), from, is_short, b_column, x);
 #pragma GCC unroll 16
                 for (int s = 0; s < LANE_COUNT; s++) store(panel + (t / TERMS + s) * LANES, x[s]);
             }
@@ -93,15 +100,15 @@ INLINE vector add_word(const REAL* a, vector b, vector sum) {
 }
 
 // The same of one row, with what is turned in registers.
-static __attribute__((noinline)) void turned_row(
-    ptrdiff_t K, const REAL* a, const REAL* b, ptrdiff_t b_column, const REAL* base, REAL* c) {
+static __attribute__((noinline)) void turned_row(ptrdiff_t K, const REAL* a, const void* b,
+    int is_short, ptrdiff_t b_column, const REAL* base, REAL* c) {
     ptrdiff_t k = 0;
     do {
         vector sum = {0};
         for (ptrdiff_t end = least(K, k + PART); k < end; k += LANES * TERMS) {
             vector x[LANE_COUNT];
             ptrdiff_t terms = least(LANES * TERMS, end - k);
-            turn(terms, b + k, b_column, x);
+            turn(terms, element(b, k, is_short), is_short, b_column, x);
             if (terms == LANES * TERMS) {
 #pragma GCC unroll 16
                 for (int w = 0; w < LANE_COUNT; w++) sum = add_word(a + k / TERMS + w, x[w], sum);
@@ -117,14 +124,14 @@ static __attribute__((noinline)) void turned_row(
 
 // The whole vectors of columns of such a product of at most MOST_TURNED rows, whose terms lie side by
 // side. Returns how many columns these are.
-static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a,
-    ptrdiff_t a_row, const REAL* b, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride,
-    REAL* c, ptrdiff_t ldc) {
+static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const void* a,
+    int a_is_short, ptrdiff_t a_row, const void* b, int b_is_short, ptrdiff_t b_column,
+    const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
     static _Thread_local REAL turned[TURNED_ELEMENTS];
     ptrdiff_t words = WORDS(K), size = (M > 1 ? M + 3 : 0) * words;
-    if (size + (TERMS > 1 ? M * words : 0) > TURNED_ELEMENTS) return 0;
+    if (size + (TERMS > 1 || a_is_short ? M * words : 0) > TURNED_ELEMENTS) return 0;
     ptrdiff_t a_word = 1;
-    const REAL* rows = rows_of_words(0, M, K, a, &a_row, &a_word, turned + size);
+    const REAL* rows = rows_of_words(0, M, K, a, a_is_short, &a_row, &a_word, turned + size);
     if (M > 1) {
         REAL* to = turned;
         for (ptrdiff_t i = 0, height; i < M; i += height) {
@@ -138,10 +145,11 @@ static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REA
     ptrdiff_t j = 0;
     if (M == 1)
         for (; j + LANES <= N; j += LANES)
-            turned_row(K, rows, b + j * b_column, b_column, base ? base + j : NULL, c + j);
+            turned_row(K, rows, element(b, j * b_column, b_is_short), b_is_short, b_column,
+                base ? base + j : NULL, c + j);
     for (; j + LANES <= N; j += LANES)
-        turned_columns(M, K, rows, b + j * b_column, b_column, base ? base + j : NULL, base_stride,
-            c + j, ldc);
+        turned_columns(M, K, rows, element(b, j * b_column, b_is_short), b_is_short, b_column,
+            base ? base + j : NULL, base_stride, c + j, ldc);
     end_product(mode);
     return j;
 }

@@ -98,7 +98,8 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
                 ptrdiff_t low = most(first - start, 0), high = least(last - start, map[2]);
                 for (ptrdiff_t o = low; o < high; o += ROW_BLOCK) {
                     ptrdiff_t width = least(high - o, ROW_BLOCK), row = 1, word = map[1];
-                    const REAL* turned = rows_of_words(0, width, terms, dy + o, &row, &word, block);
+                    const REAL* turned =
+                        rows_of_words(0, width, terms, dy + o, 0, &row, &word, block);
                     if (makes_sums && sums)
                         add_up(terms, width, dy + o, map[1], adds || k, sums + o);
                     unsigned long mode = begin_product();
@@ -149,8 +150,8 @@ EXPORT void scatter_products(ptrdiff_t first, ptrdiff_t last, ptrdiff_t I, const
                 const REAL* w = (const REAL*)(intptr_t)p[5] + low - p[0];
                 REAL* sum = sums + low - left;
                 if (low < high)
-                    unpacked_product(
-                        rows, p[1], high - low, x, p[4], 1, w, p[6], 1, sum, columns, sum, columns);
+                    unpacked_product(rows, p[1], high - low, x, 0, p[4], 1, w, 0, p[6], 1, sum,
+                        columns, sum, columns);
             }
             for (ptrdiff_t i = 0; i < rows; i++) {
                 REAL* row = out + (index ? index[n + i] : n + i) * out_row + left;

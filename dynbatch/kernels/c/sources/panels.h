@@ -51,13 +51,23 @@ INLINE void transpose(vector* x) {
     }
 }
 
-// Element i of a matrix that is packed: of numbers, or of the upper halves of such; and the first n
-// numbers there.
-INLINE const void* element(const void* b, ptrdiff_t i, int is_short) {
-    return (const char*)b + i * (ptrdiff_t)(is_short ? sizeof(uint16_t) : sizeof(REAL));
+// Write the words of n numbers of two rows, the second of which may be NULL, and zeros to a whole vector.
+INLINE void put_line(
+    ptrdiff_t n, const void* first, const void* second, const int is_short, REAL* to) {
+    ptrdiff_t j = 0;
+    for (; second && n - j >= LANES; j += LANES) {
+        const void *one = element(first, j, is_short), *next = element(second, j, is_short);
+        store(to + j, words_of_rows(one, next, LANES, is_short));
+    }
+    for (; j < n; j += LANES) {
+        const void* next = second ? element(second, j, is_short) : NULL;
+        store(to + j,
+            words_of_rows(element(first, j, is_short), next, least(n - j, LANES), is_short));
+    }
 }
-INLINE vector get_either(const void* p, ptrdiff_t n, int is_short) {
-    return is_short ? get_short(p, n) : get(p, n);
+INLINE void put_words(ptrdiff_t n, const void* first, const void* second, int is_short, REAL* to) {
+    if (is_short) put_line(n, first, second, 1, to);
+    else put_line(n, first, second, 0, to);
 }
 
 // Write rows of b, whose elements lie side by side, as terms `first` to `first` + K - 1 of a panel of
@@ -70,62 +80,48 @@ static __attribute__((noinline)) void pack_rows(ptrdiff_t terms, ptrdiff_t first
         ptrdiff_t at = first + k, which = at % TERMS;
         taken = which ? 1 : least(TERMS, K - k);
         REAL* to = panel + at / TERMS * width;
-        EACH_VECTOR(j, n, columns) {
-            vector one = get_either(element(b, k * row + j, is_short), n, is_short), next = {0};
-            if (taken > 1) next = get_either(element(b, (k + 1) * row + j, is_short), n, is_short);
-            if (which) store_second(to + j, two_rows(next, one));
-            else if (taken < TERMS && at + 1 < terms) store_first(to + j, two_rows(one, next));
-            else store(to + j, two_rows(one, next));
-        }
+        const void *one = element(b, k * row, is_short), *next = NULL;
+        if (TERMS == 1 || taken > 1) next = element(one, TERMS > 1 ? row : 0, is_short);
+        if (taken == TERMS || (!which && at + 1 == terms))
+            put_words(columns, one, next, is_short, to);
+        else EACH_VECTOR(j, n, columns) {
+                const void* from = element(one, j, is_short);
+                store_terms(to + j, which, words_of_rows(from, NULL, n, is_short));
+            }
     }
+}
+
+// Whole vectors of words of LANES lines of numbers, which lie `line` apart.
+INLINE void full_lines(const void* from, ptrdiff_t line, int is_short, vector* x) {
+    if (is_short)
+#pragma GCC unroll 16
+        for (ptrdiff_t i = 0; i < LANES; i++)
+            x[i] = words_in_line(element(from, i * line, 1), LANES * TERMS, 1);
+    else
+#pragma GCC unroll 16
+        for (ptrdiff_t i = 0; i < LANES; i++)
+            x[i] = words_in_line(element(from, i * line, 0), LANES * TERMS, 0);
 }
 
 // Pack one panel of at most PANEL columns of b (K, columns), whose elements lie `row` and `column`
-// apart.
-static __attribute__((noinline)) void pack_panel(
-    ptrdiff_t K, ptrdiff_t columns, const REAL* b, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
+// apart, of numbers or their upper halves.
+static __attribute__((noinline)) void pack_panel(ptrdiff_t K, ptrdiff_t columns, const void* b,
+    int is_short, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
     ptrdiff_t width = (columns + LANES - 1) & -LANES;
     if (column == 1) {
-        pack_rows(K, 0, K, columns, b, 0, row, panel);
+        pack_rows(K, 0, K, columns, b, is_short, row, panel);
         return;
     }
     EACH_VECTOR(j, n, columns) {
         EACH_WORDS(k, terms, K) {
             vector x[LANE_COUNT];
-            const REAL* from = b + j * column + k * row;
+            const void* from = element(b, j * column + k * row, is_short);
             if (row == 1 && n == LANES && terms == LANES * TERMS) {
-#pragma GCC unroll 16
-                for (ptrdiff_t i = 0; i < LANES; i++)
-                    x[i] = side_by_side(from + i * column, LANES * TERMS);
+                full_lines(from, column, is_short, x);
             } else {
                 memset(x, 0, sizeof x);
-                for (ptrdiff_t i = 0; i < n; i++) x[i] = words_at(from + i * column, row, terms);
-            }
-            transpose(x);
-            REAL* to = panel + k / TERMS * width + j;
-            for (ptrdiff_t i = 0; i < WORDS(terms); i++) store(to + i * width, x[i]);
-        }
-    }
-}
-
-// The same of upper halves, as bfloat16.h reads them.
-static __attribute__((noinline)) void pack_short_panel(ptrdiff_t K, ptrdiff_t columns,
-    const uint16_t* b, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
-    ptrdiff_t width = (columns + LANES - 1) & -LANES;
-    if (column == 1) {
-        pack_rows(K, 0, K, columns, b, 1, row, panel);
-        return;
-    }
-    EACH_VECTOR(j, n, columns) {
-        EACH_WORDS(k, terms, K) {
-            vector x[LANE_COUNT];
-            memset(x, 0, sizeof x);
-            for (ptrdiff_t i = 0; i < n; i++) {
-                const uint16_t* from = b + (j + i) * column + k * row;
-                uint16_t line[LANE_COUNT * TERMS] = {0};
-                if (row != 1)
-                    for (ptrdiff_t t = 0; t < terms; t++) line[t] = from[t * row];
-                x[i] = short_side_by_side(row == 1 ? from : line, row == 1 ? terms : LANES * TERMS);
+                for (ptrdiff_t i = 0; i < n; i++)
+                    x[i] = words_at(element(from, i * column, is_short), row, terms, is_short);
             }
             transpose(x);
             REAL* to = panel + k / TERMS * width + j;
@@ -135,30 +131,38 @@ static __attribute__((noinline)) void pack_short_panel(ptrdiff_t K, ptrdiff_t co
 }
 
 // Pack the panels `first` to `last` - 1 of b (K, N), whose elements lie `row` and `column` apart.
-static void pack_panels(ptrdiff_t first, ptrdiff_t last, ptrdiff_t K, ptrdiff_t N, const REAL* b,
-    ptrdiff_t row, ptrdiff_t column, REAL* panels) {
+static void pack_panels(ptrdiff_t first, ptrdiff_t last, ptrdiff_t K, ptrdiff_t N, const void* b,
+    int is_short, ptrdiff_t row, ptrdiff_t column, REAL* panels) {
     for (ptrdiff_t j = first * PANEL; j < least(last * PANEL, N); j += PANEL)
-        pack_panel(K, least(N - j, PANEL), b + j * column, row, column, panels + WORDS(K) * j);
+        pack_panel(K, least(N - j, PANEL), element(b, j * column, is_short), is_short, row, column,
+            panels + WORDS(K) * j);
 }
 
-// Rows of words for tiles, `*row` and `*word` apart, of so many terms of `a`, whose elements lie
-// `*row` and `*word` apart: where it lies, or made in `block`, unless they are there already.
-INLINE const REAL* rows_of_words(int are_made, ptrdiff_t rows, ptrdiff_t terms, const REAL* a,
-    ptrdiff_t* row, ptrdiff_t* word, REAL* block) {
+// Rows of words for tiles, `*row` and `*word` apart, of so many terms of `a`, numbers or their upper
+// halves, whose elements lie `*row` and `*word` apart: where it lies, or made in `block`, unless they
+// are there already.
+INLINE const REAL* rows_of_words(int are_made, ptrdiff_t rows, ptrdiff_t terms, const void* a,
+    int is_short, ptrdiff_t* row, ptrdiff_t* word, REAL* block) {
     ptrdiff_t a_row = *row, a_term = *word;
     int are_columns = a_row == 1 && a_term != 1;  // perhaps powers of two apart
-    if (TERMS == 1 && !are_columns) return a;
+    if (are_words(a, is_short, a_row, a_term, terms)) {
+        *row /= TERMS;
+        return a;
+    }
+    if (TERMS == 1 && !is_short && !are_columns) return a;
     *row = are_columns ? 1 : WORDS(terms), *word = are_columns ? rows : 1;
     if (are_made) return block;
-    if (are_columns)
-        for (ptrdiff_t k = 0; k < terms; k += TERMS) EACH_VECTOR(i, n, rows) {
-                const REAL *from = a + k * a_term + i, *next = k + 1 < terms ? from + a_term : NULL;
-                put(block + k / TERMS * rows + i, words_of_rows(from, next, n), n);
-            }
+    if (are_columns)  // a line's zeros are overwritten by the next one, and there is room for the last's
+        for (ptrdiff_t k = 0; k < terms; k += TERMS) {
+            const void *from = element(a, k * a_term, is_short), *next = NULL;
+            if (TERMS == 1 || k + 1 < terms) next = element(from, TERMS > 1 ? a_term : 0, is_short);
+            put_words(rows, from, next, is_short, block + k / TERMS * rows);
+        }
     else
         for (ptrdiff_t i = 0; i < rows; i++) EACH_WORDS(k, some, terms) {
-                const REAL* from = a + i * a_row + k * a_term;
-                put(block + i * *row + k / TERMS, words_at(from, a_term, some), WORDS(some));
+                const void* from = element(a, i * a_row + k * a_term, is_short);
+                vector words = words_at(from, a_term, some, is_short);
+                put(block + i * *row + k / TERMS, words, WORDS(some));
             }
     return block;
 }

@@ -148,7 +148,7 @@ static void product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdif
         ptrdiff_t terms = least(K - k, PART);
         for (ptrdiff_t i = 0; i < M; i += ROW_BLOCK) {
             ptrdiff_t rows = least(M - i, ROW_BLOCK), row = lda, word = 1;
-            const REAL* top = rows_of_words(0, rows, terms, a + i * lda + k, &row, &word, block);
+            const REAL* top = rows_of_words(0, rows, terms, a + i * lda + k, 0, &row, &word, block);
             for (ptrdiff_t j = 0; j < N; j += PANEL) {
                 ptrdiff_t columns = least(N - j, PANEL), width = (columns + LANES - 1) & -LANES;
                 rows_by_panel(0, rows, columns, WORDS(terms), top, row, word,
@@ -162,22 +162,24 @@ static void product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdif
 }
 
 // c (M, N) = a b + base for a (M, K) whose elements lie `a_row` and `a_term` apart, and b (K, N) whose
-// elements lie `b_term` and `b_column` apart: packed group by group into memory of this thread, or
-// read where it lies if packing costs more than few rows gain.
-static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t a_row,
-    ptrdiff_t a_term, const REAL* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
-    ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
+// elements lie `b_term` and `b_column` apart, numbers or their upper halves: packed group by group into
+// memory of this thread, or read where it lies if packing costs more than few rows gain.
+static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const void* a, int a_is_short,
+    ptrdiff_t a_row, ptrdiff_t a_term, const void* b, int b_is_short, ptrdiff_t b_term,
+    ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
     static _Thread_local REAL group[PART_WORDS * GROUP] __attribute__((aligned(64)));
     static _Thread_local REAL made[PART_WORDS * MADE_ROWS] __attribute__((aligned(64)));
-    if (TERMS > 1 && M > MADE_ROWS) {
+    const int are_there = are_words(a, a_is_short, a_row, a_term, K);
+    if (TERMS > 1 && M > MADE_ROWS && !are_there) {
         for (ptrdiff_t i = 0; i < M; i += MADE_ROWS)
-            unpacked_product(least(M - i, MADE_ROWS), K, N, a + i * a_row, a_row, a_term, b, b_term,
-                b_column, base ? base + i * base_stride : NULL, base_stride, c + i * ldc, ldc);
+            unpacked_product(least(M - i, MADE_ROWS), K, N, element(a, i * a_row, a_is_short),
+                a_is_short, a_row, a_term, b, b_is_short, b_term, b_column,
+                base ? base + i * base_stride : NULL, base_stride, c + i * ldc, ldc);
         return;
     }
     unsigned long mode = begin_product();
-    int in_place = b_column == 1 && M <= FEW_ROWS;
-    ptrdiff_t k = 0, made_row = TERMS > 1 && N > GROUP ? PART_WORDS : 0;
+    int in_place = b_column == 1 && M <= FEW_ROWS && !b_is_short;
+    ptrdiff_t k = 0, made_row = TERMS > 1 && N > GROUP && !are_there ? PART_WORDS : 0;
     do {
         ptrdiff_t terms = least(K - k, PART);
         for (ptrdiff_t first = 0; first < N; first += GROUP) {
@@ -185,18 +187,21 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* 
             for (ptrdiff_t i = 0; i < M; i += ROW_BLOCK) {
                 ptrdiff_t rows = least(M - i, ROW_BLOCK), row = a_row, word = a_term;
                 const REAL* top = rows_of_words(TERMS > 1 && first, rows, terms,
-                    a + i * a_row + k * a_term, &row, &word, made + i * made_row);
+                    element(a, i * a_row + k * a_term, a_is_short), a_is_short, &row, &word,
+                    made + i * made_row);
                 for (ptrdiff_t j = first; j < last; j += PANEL) {
                     ptrdiff_t columns = least(last - j, PANEL), length = WORDS(terms);
                     ptrdiff_t step = (columns + LANES - 1) & -LANES;
-                    const REAL *from = b + k * b_term + j * b_column, *panel = from;
+                    const void* from = element(b, k * b_term + j * b_column, b_is_short);
+                    const REAL* panel = from;
                     int as_numbers = 0;
                     if (in_place && step == columns) {
                         step = b_term;
                         if (TERMS > 1) as_numbers = 1, length = terms;
                     } else {
                         REAL* packed = group + WORDS(terms) * (j - first);
-                        if (!i) pack_panel(terms, columns, from, b_term, b_column, packed);
+                        if (!i)
+                            pack_panel(terms, columns, from, b_is_short, b_term, b_column, packed);
                         panel = packed;
                     }
                     rows_by_panel(as_numbers, rows, columns, length, top, row, word, panel, step,
