@@ -67,7 +67,7 @@ class LinearMap(Operation):
         return cls.is_built_in
 
     @classmethod
-    def reads_narrow_input(cls, batch: Batch) -> bool:
+    def reads_narrow_input(cls, batch: Batch, backward: bool) -> bool:
         return cls.is_built_in and not batch.device.is_cuda
 
     @classmethod

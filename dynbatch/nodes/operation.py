@@ -345,8 +345,8 @@ class Operation(Recorded):
         return ()
 
     @classmethod
-    def reads_narrow_input(cls, batch: Batch) -> bool:
-        """Whether backward can read its one input as uint16, the upper halves of numbers."""
+    def reads_narrow_input(cls, batch: Batch, backward: bool) -> bool:
+        """Whether a pass can read its one input as uint16, the upper halves of numbers."""
         return False
 
     @classmethod

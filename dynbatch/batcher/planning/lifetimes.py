@@ -122,7 +122,8 @@ class LifetimeWalk:
             last = END if stays and (graph.trains or not step.is_inside(block)) else time
             values[block] = row = add(block.size, time, last, block.width, VALUES, owner)
             rows.append(row)
-        packings = self._read_inputs(step, time, time, None)
+        narrow = self._narrow_input(step, time, backward=False)
+        packings = (None,) if narrow is not None else self._read_inputs(step, time, time, None)
         fused = step in graph.fused
         keeps = again
         if step not in self._saving.recomputed:
@@ -140,7 +141,7 @@ class LifetimeWalk:
             table = self.table if differentiates else self.scratch
             row = table.add(asked.workspace, time, time, SCRATCH_ALIGNMENT, "workspace", owner)
             workspace = row, asked.workspace
-        placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute)
+        placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute, narrow)
         (self.recomputed if again else self.placements)[step] = placement
         if self.pairs is not None:
             self.pairs.forward(step, time, values, placement)
@@ -223,6 +224,15 @@ class LifetimeWalk:
             )
         return tuple(packings)
 
+    def _narrow_input(self, step: StepRun, until: int, backward: bool) -> int | None:
+        """Note that a pass reads its one input in 16 bits until a stage: where; None if not so."""
+        narrow: int | None = None
+        if self._narrow and self._reads_narrow_input(step, backward):
+            narrow = self._narrow.get(step.sources[0].blocks[0])
+        if narrow is not None:
+            self.table.lasts[narrow] = until
+        return narrow
+
     def _read(self, blocks: Iterable[Block], time: int) -> None:
         lasts = self.table.lasts
         for block in blocks:
@@ -241,12 +251,8 @@ class LifetimeWalk:
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
         packings: tuple[int | None, ...] = (None,) * len(step.sources)
-        narrow: int | None = None
-        if retains.inputs and self._reads_narrow_input(step):
-            narrow = self._narrow.get(step.sources[0].blocks[0])
-        if narrow is not None:
-            lasts[narrow] = until
-        elif retains.inputs and not step.is_structural:
+        narrow = self._narrow_input(step, until, backward=True) if retains.inputs else None
+        if narrow is None and retains.inputs and not step.is_structural:
             reads = [retains.input(position) for position in range(len(step.sources))]
             packings = self._read_inputs(step, time, until, reads)
         is_kept = step.block in self._retained

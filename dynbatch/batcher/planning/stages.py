@@ -266,7 +266,7 @@ class StageSequence:
     """The stages of one run with a saving, in order.
 
     Args:
-        reads_narrow: whether backward reads in 16 bits what it can read so.
+        reads_narrow: whether passes read in 16 bits what they can read so.
 
     Attributes:
         sequence:    the stages.
@@ -336,9 +336,10 @@ class StageSequence:
         names = self._graph.narrowed_saved.get(step, ())
         return [name for name in names if (step, name) not in self._saving.wide]
 
-    def reads_narrow_input(self, step: StepRun) -> bool:
-        """Whether backward of a step reads its one input in 16 bits, if that lies so by then."""
-        return self._reads_narrow and step not in self._graph.deferred and step.reads_narrow_input
+    def reads_narrow_input(self, step: StepRun, backward: bool) -> bool:
+        """Whether a pass of a step reads its one input in 16 bits, if that lies so by then."""
+        waits = backward and step in self._graph.deferred
+        return self._reads_narrow and not waits and step.reads_narrow_input(backward)
 
     def widened_names(self, step: StepRun) -> list[str]:
         """The names of what a step left in 16 bits that becomes float32 again."""
@@ -398,7 +399,7 @@ class StageSequence:
 
     def _widen(self, steps: Sequence[StepRun]) -> None:
         """Widen what the backward of some steps reads, unless it was before."""
-        wide = [step for step in steps if not self.reads_narrow_input(step)]
+        wide = [step for step in steps if not self.reads_narrow_input(step, backward=True)]
         self._widen_blocks([block for step in wide for block in step.read_by_backward()])
         again = self._saving.recomputed
         narrow = [step for step in steps if step not in again and self.widened_names(step)]

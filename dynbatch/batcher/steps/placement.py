@@ -36,6 +36,7 @@ class Placement(NamedTuple):
     narrow_saved: likewise, by name, of what backward will read beside values.
     widened:   places where these are float32 again; and `widened_saved`, by name.
     keeps:     `Batch.keeps`; and `recompute`, `Batch.recompute`.
+    narrow_input: of its one input, where that is read in 16 bits; else None.
     """
 
     blocks: tuple[int, ...]
@@ -44,6 +45,7 @@ class Placement(NamedTuple):
     workspace: tuple[int, int] | None
     keeps: bool
     recompute: int
+    narrow_input: int | None = None
     narrow: tuple[int | None, ...] = ()
     narrow_saved: Mapping[str, int] = {}
     widened: tuple[int | None, ...] = ()
@@ -88,7 +90,7 @@ class BackwardPlacement(NamedTuple):
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
-    narrow:    of its one input, where that is read in 16 bits; else None.
+    narrow_input: of its one input, where that is read in 16 bits; else None.
     """
 
     packings: tuple[int | None, ...]
@@ -97,4 +99,4 @@ class BackwardPlacement(NamedTuple):
     owned: frozenset[int]
     deferred: frozenset[int]
     output: bool
-    narrow: int | None = None
+    narrow_input: int | None = None

@@ -55,15 +55,18 @@ class StepRun:
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
     `narrow` has those of its blocks in 16 bits, or None; `narrow_saved`, by name, those of what
-    forward leaves beside values; `widened` and `widened_saved` where these are float32 again.
+    forward leaves beside values; `widened` and `widened_saved` where these are float32 again;
+    `narrow_input` its one input, where forward reads that in 16 bits, and `narrow_input_again`,
+    where backward does.
     """
 
     __slots__ = (
         "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "flops",
         "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_input",
-        "narrow_saved", "node_type", "nodes", "num_batches", "num_nodes", "parameters", "planned",
-        "prepare_seconds", "reads_output", "repacked", "saved", "scratch", "sources", "spans",
-        "stage", "targets", "widened", "widened_saved", "workspace", "workspace_backward",
+        "narrow_input_again", "narrow_saved", "node_type", "nodes", "num_batches", "num_nodes",
+        "parameters", "planned", "prepare_seconds", "reads_output", "repacked", "saved", "scratch",
+        "sources", "spans", "stage", "targets", "widened", "widened_saved", "workspace",
+        "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -96,6 +99,7 @@ class StepRun:
         self.workspace_backward: tuple[int, int] | None = None
         self.reads_output = False
         self.narrow_input: int | None = None
+        self.narrow_input_again: int | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
         self._label = ""
@@ -203,11 +207,10 @@ class StepRun:
             blocks += [block for source in sources for block in source.blocks]
         return blocks
 
-    @property
-    def reads_narrow_input(self) -> bool:
-        """Whether backward can read its one input in 16 bits, where that lies in one block."""
+    def reads_narrow_input(self, backward: bool) -> bool:
+        """Whether a pass can read its one input in 16 bits, where that lies in one block."""
         is_view = len(self.sources) == 1 and self.sources[0].is_view
-        return is_view and self.node_type.reads_narrow_input(self.batch)
+        return is_view and self.node_type.reads_narrow_input(self.batch, backward)
 
     def readers(self, position: int) -> list[tuple[Operation, Any]]:
         """The reading node of each place that an input is packed from, in order."""
@@ -237,6 +240,8 @@ class StepRun:
                 {name: offsets[row] for name, row in rows.items()}
                 for rows in (placement.narrow_saved, placement.widened_saved)
             ]
+        narrow = placement.narrow_input
+        self.narrow_input = None if narrow is None else offsets[narrow]
         self.workspace = None
         if placement.workspace is not None:
             self.workspace = workspace, placement.workspace[1]
@@ -258,7 +263,8 @@ class StepRun:
             self.workspace_backward = offsets[row], elements
         self.gradients = StepGradients(set(placement.owned), placement.deferred)
         self.reads_output = placement.output
-        self.narrow_input = None if placement.narrow is None else offsets[placement.narrow]
+        narrow = placement.narrow_input
+        self.narrow_input_again = None if narrow is None else offsets[narrow]
 
     # Kernels --------------------------------------------------------------------------------------
 
@@ -273,7 +279,10 @@ class StepRun:
             self.copied_bytes += move_rectangles(self.node_type.moves(self.batch))
             self.batch.launches += 1
         else:
-            xs = [self._pack(source, source.packing, arena) for source in self.sources]
+            if self.narrow_input is not None:
+                xs = [self._narrow_view(arena, self.narrow_input)]
+            else:
+                xs = [self._pack(source, source.packing, arena) for source in self.sources]
             self.place_saved(arena)
             y = self.block.values()
             self.batch.ports = [port.values() for port in self.block.ports]
@@ -297,8 +306,8 @@ class StepRun:
             if name not in self.widened_saved:
                 _, rows, width = self.saved[name]
                 batch.saved[name] = halves(arena, start, rows * width).reshape(rows, width)
-        if self.narrow_input is not None:
-            batch.inputs = (self._narrow_view(arena, self.narrow_input),)
+        if self.narrow_input_again is not None:
+            batch.inputs = (self._narrow_view(arena, self.narrow_input_again),)
         else:
             batch.inputs = tuple(
                 [

@@ -33,8 +33,8 @@ class Unary(Elementwise):
         return cls.is_built_in
 
     @classmethod
-    def reads_narrow_input(cls, batch: Batch) -> bool:
-        return cls.is_built_in and not batch.device.is_cuda
+    def reads_narrow_input(cls, batch: Batch, backward: bool) -> bool:
+        return backward and cls.is_built_in and not batch.device.is_cuda
 
     def arguments(self) -> tuple[unary.Argument, ...]:
         """Static arguments of the kernel, in order."""
