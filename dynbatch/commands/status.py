@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from dynbatch.errors import DynbatchError
 from dynbatch.interrupts import Terminated
-from dynbatch.parallel.ending import is_told_here
+from dynbatch.parallel.run_log import is_told_here
 from dynbatch.starting import told_of_memory
 
 

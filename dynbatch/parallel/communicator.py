@@ -18,7 +18,7 @@ from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.runtime.stream import flush
 from dynbatch.parallel.buckets import buckets, joined, write_back
 from dynbatch.parallel.guard import RankGuard
-from dynbatch.parallel.transport import DeviceTransport, Transport
+from dynbatch.parallel.transport import Transport
 
 DIRECT_BYTES = 1 << 16
 """Up to which every rank sends all others the whole: one round instead of two."""
@@ -59,9 +59,7 @@ class Communicator:
         (1, array([1., 2.]))
     """
 
-    def __init__(
-        self, host: Transport | None = None, device: DeviceTransport | None = None
-    ) -> None:
+    def __init__(self, host: Transport | None = None, device: Transport | None = None) -> None:
         self._host = host
         self._device = device
         self._pid = os.getpid()
@@ -237,13 +235,13 @@ class Communicator:
             self._fail(f"rank {self.rank} ended with status {error.code}.", self.rank, is_asked)
 
     def _fail(self, message: str, rank: int, is_asked: bool = False) -> None:
-        if os.getpid() != self._pid:
-            return
-        if self.guard is not None:
-            self.guard.failed(message, rank, is_asked)
-        for transport in (self._host, self._device):  # others wait for the second without a word
-            if transport is not None:
-                transport.fail(message, rank)
+        if os.getpid() == self._pid:
+            for transport in (
+                self._host,
+                self._device,
+            ):  # others wait for the second without a word
+                if transport is not None:
+                    transport.fail(message, rank, is_asked)
 
     def interrupt(self, message: str, rank: int) -> None:
         """End the exchange that runs now, or the next one, by an error; from any thread."""
@@ -255,14 +253,14 @@ class Communicator:
         """End the connections; a second time, and in a forked process, it does nothing."""
         if os.getpid() != self._pid:
             return
-        for transport in (self._device, self._host):
-            if transport is not None:
-                transport.close()
-        self._device = self._host = None
-        self.kept.close()
+        if self._device is not None:  # its GPU may wait, until the guard ends that
+            self._device.close()
         if self.guard is not None:
             self.guard.close()
-            self.guard = None
+        if self._host is not None:
+            self._host.close()
+        self._device = self._host = self.guard = None
+        self.kept.close()
 
     @property
     def is_closed(self) -> bool:

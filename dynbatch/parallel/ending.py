@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from types import TracebackType
 from weakref import ref
 
-from dynbatch.errors import DynbatchError, ParallelError
+from dynbatch.errors import ParallelError
 from dynbatch.parallel.communicator import Communicator
-from dynbatch.parallel.environment import place_in_run
-from dynbatch.parallel.guard import REPORT
-from dynbatch.parallel.guard_process import LAUNCHER
+from dynbatch.parallel.run_log import is_told_here
 
 
 def end_with_process(communicator: Communicator) -> None:
@@ -40,43 +37,3 @@ def end_with_process(communicator: Communicator) -> None:
     sys.excepthook = show_once
     atexit.register(communicator.close)
     communicator.kept.callback(atexit.unregister, communicator.close)
-
-
-def without_traceback(error: DynbatchError) -> None:
-    """Let an error that a process has before it is joined to others be printed as its message, if
-    nobody catches it: where it was raised says nothing about why."""
-    show, raised = sys.excepthook, ref(error)
-
-    def show_message(
-        kind: type[BaseException], other: BaseException, traceback: TracebackType | None
-    ) -> None:
-        if other is raised():
-            print(f"error: {other}", file=sys.stderr)
-        else:
-            show(kind, other, traceback)
-
-    sys.excepthook = show_message
-
-
-def is_told_here(error: BaseException, rank: int | None = None) -> bool:
-    """Whether this rank prints an error. One of another rank is printed by the lowest of the
-    others, and by nobody under `dynbatch launch`, which says it itself; that it was killed, rank 0
-    prints.
-
-    Args:
-        rank: of this process; by default what the environment says.
-
-    Example:
-        >>> from dynbatch.errors import ParallelError
-        >>> error = ParallelError("rank 0 was killed.", rank=0)
-        >>> [is_told_here(error, rank) for rank in (0, 1, 2)]
-        [True, True, False]
-    """
-    if not isinstance(error, ParallelError) or error.rank is None:
-        return True
-    rank = place_in_run().rank if rank is None else rank
-    if error.rank == LAUNCHER:
-        return rank == 0
-    if error.rank == rank:
-        return True
-    return REPORT not in os.environ and rank == (1 if error.rank == 0 else 0)

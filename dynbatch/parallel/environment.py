@@ -17,60 +17,56 @@ OF_MPI = (
 """Names of rank, size and rank on its machine, as MPI's launchers set them."""
 
 
-LISTENER = "DYNBATCH_LISTENER"
-"""Names the file descriptor of the socket on which rank 0 listens, where `dynbatch launch` has
-opened it: nobody can take the port meanwhile."""
-
-
 class PlaceInRun(NamedTuple):
-    """The rank of a process in a run, and how to reach rank 0.
+    """The rank of a process in a run.
 
     Args:
         rank:       0 to size - 1.
         size:       processes of the run.
         local_rank: its number among those on its machine, which chooses its GPU.
         by_mpi:     whether an MPI launcher started it.
-        address:    host and port where rank 0 listens, of runs without MPI.
-        secret:     what all processes of the run know, and others do not.
+        port:       names a run without MPI among all of this user.
+        local_size: processes on its machine, where a launcher without MPI says so; else `size`.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     by_mpi: bool = False
-    address: tuple[str, int] = ("127.0.0.1", 0)
-    secret: str = ""
+    port: int = 0
+    local_size: int = 1
 
 
 def place_in_run(environment: Mapping[str, str] = os.environ) -> PlaceInRun:
     """The place that the environment names; one process alone without one.
 
-    `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and `LOCAL_RANK` are as torchrun sets them;
-    `DYNBATCH_SECRET` keeps processes of others out.
+    `RANK`, `WORLD_SIZE`, `MASTER_PORT`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` are as torchrun sets
+    them.
 
     Raises:
         ParallelError: a name is missing or not a number.
     """
     if "RANK" in environment or "WORLD_SIZE" in environment:
         rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-        local = _number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank
-        address = ("127.0.0.1", 0)
-        if size > 1:
-            host = environment.get("MASTER_ADDR", "127.0.0.1")
-            address = host, _number(environment, "MASTER_PORT")
         if not 0 <= rank < size:
             raise ParallelError(f"RANK is {rank} and WORLD_SIZE {size}: ranks are 0 to size - 1.")
-        return PlaceInRun(rank, size, local, False, address, environment.get("DYNBATCH_SECRET", ""))
+        local = _number(environment, "LOCAL_RANK", rank)
+        port = _number(environment, "MASTER_PORT") if size > 1 else 0
+        return PlaceInRun(
+            rank, size, local, False, port, _number(environment, "LOCAL_WORLD_SIZE", size)
+        )
     for rank_name, size_name, local_name in OF_MPI:
         if rank_name in environment and environment.get(size_name, "1") != "1":
             rank, size = _number(environment, rank_name), _number(environment, size_name)
-            local = _number(environment, local_name) if local_name in environment else rank
-            return PlaceInRun(rank, size, local, True)
+            local = _number(environment, local_name, rank)
+            return PlaceInRun(rank, size, local, True, local_size=size)
     return PlaceInRun()
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     value = environment.get(name)
+    if value is None and default is not None:
+        return default
     if value is None or not value.isdecimal():
         told = "is not set" if value is None else f"is {value!r}, not a number"
         raise ParallelError(

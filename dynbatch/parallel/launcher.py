@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -12,41 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
-from typing import IO, Any, NamedTuple, TextIO
+from typing import IO, TextIO
 
 from dynbatch.kernels.runtime.parallel import num_processors
-from dynbatch.parallel.environment import LISTENER
-from dynbatch.parallel.guard import REPORT
-from dynbatch.parallel.guard_process import ENDING
-from dynbatch.parallel.listening import listening
+from dynbatch.parallel.guard import ENDING
+from dynbatch.parallel.run_log import ASKED, ENDED, FROZEN, LEFT, REPORT, LogEntry, RunLog
 
 POLL_SECONDS = 0.05
 TERMINATE_SECONDS, KILL_SECONDS = 6.0, 9.0
 """After the first failure: for what has no guard, or not yet."""
 
 
-class Nodes(NamedTuple):
-    """The machines of a run.
-
-    Args:
-        number:  of machines.
-        rank:    which of them this one is.
-        address: host and port where rank 0 listens; None on one machine, for a free port.
-    """
-
-    number: int = 1
-    rank: int = 0
-    address: tuple[str, int] | None = None
-
-
-ONE_MACHINE = Nodes()
-
-
-def launch(
-    command: Sequence[str], processes: int, nodes: Nodes = ONE_MACHINE, quiet: bool = False
-) -> int:  # fmt: skip
+def launch(command: Sequence[str], processes: int, quiet: bool = False) -> int:
     """Run a command in several processes, each with a rank. Returns the exit status.
 
     Rank 0 has this process's input and output; what is no terminal gets its output by whole lines.
@@ -54,78 +31,47 @@ def launch(
     SIGINT, SIGTERM and SIGHUP go to all ranks, and are waited for.
 
     Args:
-        processes: on this machine.
+        processes: all on this machine.
         quiet:     whether lines of other ranks' standard output are left out.
 
     Returns:
         0; or the exit status of the rank that failed first, 128 + N if signal N killed it, 1 if it
         left the others with 0; or 128 + N where signal N came here.
-
-    Raises:
-        ParallelError: rank 0 cannot listen.
     """
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
     ranks: list[_Rank] = []
-    with open(reading, "rb") as report, _forwarding(ranks) as asked:
-        try:
-            _start(ranks, command, processes, nodes, writing, quiet)
-        finally:
-            os.close(writing)
+    with closing(RunLog()) as log, _forwarding(ranks) as asked:
+        _start(ranks, command, processes, log, quiet)
         for number in list(asked):  # it came before all were there; a second time does no harm yet
             _send_all(ranks, number)
-        verdict, earliest = _waited(ranks, report, asked)
+        verdict, earliest = _waited(ranks, log, asked)
     for each in ranks:
         each.finish()
     return _said(ranks, verdict, earliest, asked[0] if asked else None)
 
 
 def _start(
-    ranks: list[_Rank], command: Sequence[str], processes: int, nodes: Nodes, report: int,
-    quiet: bool,
-) -> None:  # fmt: skip
-    listener = _listener(nodes)
-    fds = [report, *([] if listener is None else [listener.fileno()])]
-    try:
-        for each in environment_of_ranks(processes, nodes, listener, report):
-            ranks.append(_Rank(int(each["RANK"]), command, each, fds, quiet))
-    finally:
-        if listener is not None:
-            listener.close()
+    ranks: list[_Rank], command: Sequence[str], processes: int, log: RunLog, quiet: bool
+) -> None:
+    for each in environment_of_ranks(processes, log):
+        ranks.append(_Rank(int(each["RANK"]), command, each, log, quiet))
 
 
 def environment_of_ranks(
-    processes: int, nodes: Nodes, listener: socket.socket | None, report: int,
-    environment: Mapping[str, str] = os.environ,
-) -> list[dict[str, str]]:  # fmt: skip
-    address = nodes.address or ("127.0.0.1", 0)
-    port = address[1] if listener is None else listener.getsockname()[1]
+    processes: int, log: RunLog, environment: Mapping[str, str] = os.environ
+) -> list[dict[str, str]]:
     threads = str(max(1, num_processors() // processes))
+    with socket.socket() as free:  # for programs that use it; our ranks meet by its name
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     shared = {
-        "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads,
-        "DYNBATCH_SECRET": secrets.token_hex(16), **environment,
-        "WORLD_SIZE": str(nodes.number * processes), "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": address[0], "MASTER_PORT": str(port), REPORT: str(report),
+        "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **environment,
+        "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, REPORT: str(log.descriptor),
     }  # fmt: skip
-    shared.pop(LISTENER, None)
-    every = []
-    for local in range(processes):
-        rank = nodes.rank * processes + local
-        variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local)}
-        if rank:
-            variables.setdefault("PYTHONUNBUFFERED", "1")  # its lines come when they are printed
-        elif listener is not None:
-            variables[LISTENER] = str(listener.fileno())
-        every.append(variables)
+    every = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    for variables in every[1:]:
+        variables.setdefault("PYTHONUNBUFFERED", "1")  # its lines come when they are printed
     return every
-
-
-def _listener(nodes: Nodes) -> socket.socket | None:
-    """The socket of rank 0, which inherits it, so that nobody takes the port meanwhile."""
-    if nodes.rank:
-        return None
-    host, port = nodes.address or ("127.0.0.1", 0)
-    return listening(host, port, "--address HOST:PORT")
 
 
 class _Rank:
@@ -133,7 +79,7 @@ class _Rank:
 
     def __init__(
         self, rank: int, command: Sequence[str], environment: Mapping[str, str],
-        fds: Sequence[int], quiet: bool,
+        log: RunLog, quiet: bool,
     ) -> None:  # fmt: skip
         self.rank = rank
         apart = subprocess.PIPE if rank else None
@@ -141,8 +87,8 @@ class _Rank:
         # another's would come in their midst.
         out = subprocess.PIPE if rank or not sys.stdout.isatty() else None
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            command, env=environment, pass_fds=fds[:1] if rank else fds, stdout=out,
-            stderr=apart, stdin=subprocess.DEVNULL if rank else None,
+            command, env=environment, pass_fds=[log.descriptor], stdout=out, stderr=apart,
+            stdin=subprocess.DEVNULL if rank else None,
         )  # fmt: skip
         prefix = f"[{rank}] " if rank else ""
         printed = None if quiet and rank else sys.stdout
@@ -226,24 +172,21 @@ def _is_in_foreground() -> bool:
 
 
 def _waited(
-    ranks: Sequence[_Rank], report: IO[bytes], asked: Sequence[int]
-) -> tuple[dict[str, Any] | None, _Rank | None]:
-    """Wait for all. Returns what guards say of who failed, and whose end was the first failure.
+    ranks: Sequence[_Rank], log: RunLog, asked: Sequence[int]
+) -> tuple[LogEntry | None, _Rank | None]:
+    """Wait for all. Returns what the log says of who failed, and whose end was the first failure.
 
-    What guards say of ranks that the launcher has ended is left out.
+    What it says of ranks that the launcher has ended is left out.
     """
     verdict, earliest, failed_at, sent = None, None, 0.0, 0
     while True:
         ended = [each for each in ranks if each.process.poll() is not None]
-        if verdict is None and not sent and (line := report.readline()):
-            verdict = json.loads(line)
+        if not sent:
+            verdict = next((each for each in log.entries() if each.kind != LEFT), None)
         if earliest is None:
             earliest = next((each for each in ended if each.process.returncode), None)
             failed_at = time.monotonic()
         if len(ended) == len(ranks):
-            # A guard may have written between the read above and the end of the last rank.
-            if verdict is None and not sent and (line := report.readline()):
-                verdict = json.loads(line)
             return verdict, earliest
         limit = KILL_SECONDS if sent else TERMINATE_SECONDS
         if earliest and not asked and sent < 2 and time.monotonic() > failed_at + limit:
@@ -253,9 +196,8 @@ def _waited(
 
 
 def _said(
-    ranks: Sequence[_Rank], verdict: dict[str, Any] | None, earliest: _Rank | None,
-    asked: int | None,
-) -> int:  # fmt: skip
+    ranks: Sequence[_Rank], verdict: LogEntry | None, earliest: _Rank | None, asked: int | None
+) -> int:
     """Print who failed, in a line. Returns the exit status of the run."""
     if asked is not None and earliest is not None:
         return 128 + asked
@@ -263,14 +205,14 @@ def _said(
         return 0
     culprit = earliest
     if verdict is not None:
-        culprit = next((each for each in ranks if each.rank == verdict["rank"]), earliest)
+        culprit = next((each for each in ranks if each.rank == verdict.rank), earliest)
     others = len([each for each in ranks if each is not culprit and each.process.returncode])
     status = culprit.process.returncode
     what, more = how_it_ended(culprit.rank, status), ""
     if verdict is not None and (
-        verdict["kind"] in ("frozen", "ended") or verdict["rank"] != culprit.rank or not status
+        verdict.kind in (FROZEN, ENDED, ASKED) or verdict.rank != culprit.rank or not status
     ):
-        what, line_end, more = str(verdict["message"]).partition("\n")
+        what, line_end, more = verdict.message.partition("\n")
         what, more = what.removesuffix("."), line_end + more
     ended = {0: "", 1: "; the other was ended"}.get(others, f"; the {others} others were ended")
     print(f"error: {what}{ended}.{more}", file=sys.stderr)

@@ -12,28 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
-
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import PlaceInRun
-from dynbatch.parallel.transport import (
-    Buffer,
-    NumberedTransport,
-    bytes_of,
-    error_of,
-    last_words,
-    unexpected,
-)
+from dynbatch.parallel.transport import Buffer, Transport, bytes_of, unexpected
 
-FAILED = 0
-"""The tag of last words. 1 is that of a message between two ranks; others count the exchanges of
-all, so that ranks which differ get an error."""
-
-TAGS = (1 << 15) - 2
-"""Tags that every MPI has, up to 32767, without these two."""
-
-LAST_WORDS_SECONDS = 5.0
-"""How long a rank that failed waits for the others to have read why; then MPI ends them."""
+TAGS = (1 << 15) - 1
+"""Exchanges of all have the tags from 1, so that ranks which differ get an error, and a message
+between two ranks has the tag 0. Every MPI has tags up to 32767."""
 
 READING_SECONDS = 1.0
 """How long a rank that ends all others waits for the launcher to read what it printed."""
@@ -42,13 +27,13 @@ SPIN_SECONDS = 1e-4
 LONGEST_SLEEP = 1e-3
 
 
-class MpiTransport(NumberedTransport):
+class MpiTransport(Transport):
     """Exchanges bytes through MPI; see `Transport`. `joined_by_mpi` makes one.
 
-    Messages are looked at before they are received: one of another exchange, of another length or
-    of a rank that failed is an error, where MPI itself would wait, cut or write it elsewhere. A
-    rank that waits longer than `SPIN_SECONDS` sleeps between looks, a hundredth of its time, since
-    others may need the core; MPI's own waits would not.
+    Messages are looked at before they are received: one of another exchange or of another length is
+    an error, where MPI itself would wait, cut or write it elsewhere. A rank that waits longer than
+    `SPIN_SECONDS` sleeps between looks, a hundredth of its time, since others may need the core;
+    MPI's own waits would not. What fails is ended by MPI, on all machines.
 
     Args:
         mpi: the module mpi4py.MPI.
@@ -69,27 +54,13 @@ class MpiTransport(NumberedTransport):
         out = {r: bytes_of(each) for r, each in enumerate(sent) if each is not None}
         into = {r: bytes_of(each) for r, each in enumerate(received) if each is not None}
         with self._told():
-            tag = FAILED + 1 + number
-            self._moving = [self._joined.Isend(self._buffer(out[r]), r, tag) for r in out]
+            self._moving = [self._joined.Isend(self._buffer(out[r]), r, number) for r in out]
             self._wait(lambda: self._has_moved(number, into))
         self._moving = []
 
-    def fail(self, message: str, rank: int | None = None) -> None:
-        """Tell the others, and wait until they know; whoever does not look is ended by MPI."""
-        rank = self.rank if rank is None else rank
-        self._failure = ParallelError(message, rank)
-        words = np.frombuffer(last_words(message, rank), np.uint8)
-        others = [r for r in range(self.size) if r != self.rank]
-        with self._told():
-            telling = {r: self._joined.Issend(self._buffer(words), r, FAILED) for r in others}
-            end = time.monotonic() + LAST_WORDS_SECONDS
-            while telling and time.monotonic() < end:
-                telling = {r: each for r, each in telling.items() if not each.Test()}
-                if (failed := self._failed()) is not None:
-                    telling.pop(failed[0], None)
-                time.sleep(LONGEST_SLEEP)
-        if telling:
-            self._abort(message)
+    def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
+        """End all ranks, those too that compute or hang, after this one has printed why."""
+        self._abort(message)
 
     def close(self) -> None:
         if self._failure is None and not self._moving:
@@ -99,32 +70,16 @@ class MpiTransport(NumberedTransport):
         """Whether all is sent and received. Receives what has come of `into`."""
         if self._failure is not None:
             raise self._failure
-        if (failed := self._failed()) is not None:
-            raise failed[1]
         status = self._mpi.Status()
         for r in list(into):
             message = self._joined.Improbe(r, self._mpi.ANY_TAG, status)
             if message is None:
                 continue
-            if status.Get_tag() == FAILED:
-                raise self._error(message, status)
-            length = status.Get_elements(self._mpi.BYTE)
-            theirs = status.Get_tag() - FAILED - 1
+            length, theirs = status.Get_elements(self._mpi.BYTE), status.Get_tag()
             if (theirs, length) != (number, into[r].nbytes):
                 raise unexpected(r, length, theirs, into[r].nbytes, number)
             self._moving.append(message.Irecv(self._buffer(into.pop(r))))
         return not into and bool(self._mpi.Request.Testall(self._moving))
-
-    def _failed(self) -> tuple[int, ParallelError] | None:
-        """A rank that says that the run failed, and the error that it tells."""
-        status = self._mpi.Status()
-        message = self._joined.Improbe(self._mpi.ANY_SOURCE, FAILED, status)
-        return None if message is None else (status.Get_source(), self._error(message, status))
-
-    def _error(self, message: Any, status: Any) -> ParallelError:
-        words = np.empty(status.Get_elements(self._mpi.BYTE), np.uint8)
-        message.Recv(self._buffer(words))
-        return error_of(words.tobytes())
 
     def _buffer(self, data: Buffer) -> list[Any]:
         return [data, self._mpi.BYTE]

@@ -15,7 +15,7 @@ from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.transport import Buffer, Transport
 
 
-class NcclTransport:
+class NcclTransport(Transport):
     """Exchanges bytes between GPUs; see `Transport`. It has not been run on cards yet.
 
     The host waits for nothing: messages go on CuPy's current stream, after all that is queued, and
@@ -33,19 +33,13 @@ class NcclTransport:
     name = "nccl"
 
     def __init__(self, nccl: Any, joined: Any) -> None:
+        super().__init__(joined.rank_id(), joined.size())
         self._nccl = nccl
         self._joined = joined
         self._gpu = backend.device("cuda")
-        self.rank: int = joined.rank_id()
-        self.size: int = joined.size()
-        self._failure: ParallelError | None = None
         self._ending = threading.Lock()
 
-    def exchange(
-        self,
-        sent: Sequence[Buffer | None],
-        received: Sequence[Buffer | None],
-    ) -> None:
+    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
         if self._failure is not None:
             raise self._failure
         for each in (*sent, *received):
@@ -81,9 +75,9 @@ class NcclTransport:
             self._failure = ParallelError(message, rank)
         self._joined.abort()  # once: it frees memory
 
-    def fail(self, message: str, rank: int | None = None) -> None:
+    def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
         """End what this rank's GPU waits for. The ranks' host transport tells the others why."""
-        self.interrupt(message, self.rank if rank is None else rank)
+        self.interrupt(message, rank)
 
     def close(self) -> None:
         with self._ending:

@@ -28,7 +28,7 @@ def shared_blocks(communicator: Communicator, nbytes: int) -> list[Array] | None
         (nbytes,) uint8 in the order of ranks, or None, on all ranks: they are not on one machine,
         it has no room, or it is no Linux.
     """
-    machines = set(communicator.gather_objects(_machine()))
+    machines = set(communicator.gather_objects(machine()))
     if len(machines) > 1 or None in machines:
         return None
     stride = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
@@ -45,7 +45,7 @@ def shared_blocks(communicator: Communicator, nbytes: int) -> list[Array] | None
     return [whole[r * stride : r * stride + nbytes] for r in range(communicator.size)]
 
 
-def _machine() -> tuple[str, str] | None:
+def machine() -> tuple[str, str] | None:
     """A text that is equal for two processes only if each can open the other's files."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,20 +17,30 @@ BETWEEN = 0
 """The number of a message between two ranks. Exchanges of all ranks are counted from 1."""
 
 
-class DeviceTransport(Protocol):
+class Transport:
     """Moves bytes between ranks. `Communicator` builds all else on it, sums too.
 
-    On GPUs it does not see that ranks differ, and moves what two of them have without the others.
+    A transport of arrays of the CPU sees that ranks differ: exchanges of all ranks are numbered,
+    and a message between two is marked as one, so that whoever gets something else than it waits
+    for raises an error. None follows a failure. A subclass moves bytes in `_move`, of exchange
+    `number` or of a message `BETWEEN` two ranks. One of GPUs has an `exchange` of its own, which
+    sees nothing, and moves what two ranks have without the others.
 
     Attributes:
-        name: of the engine, for messages: "tcp", "mpi", "nccl".
+        name: of the engine, for messages: "sockets", "mpi", "nccl".
         rank: of this process.
         size: number of processes.
     """
 
-    name: str
-    rank: int
-    size: int
+    name = ""
+
+    numbers: ClassVar[int] = 1 << 63
+    """Exchanges, after which their numbers begin anew from 1."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._number = 0
+        self._failure: ParallelError | None = None
 
     def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
         """Send `sent[r]` to each rank r while `received[r]` is filled from it; None is nothing.
@@ -42,31 +51,8 @@ class DeviceTransport(Protocol):
         Raises:
             ParallelError: another rank failed or ended, or sent something else than is expected.
         """
-
-    def interrupt(self, message: str, rank: int | None = None) -> None:
-        """End the exchange that runs now, or the next one, by a `ParallelError`; from any thread.
-
-        Args:
-            rank: the one that failed.
-        """
-
-    def fail(self, message: str, rank: int | None = None) -> None:
-        """Tell all others, as far as they can be reached, that the run failed, and why.
-
-        Args:
-            rank: the one that failed first, which need not be this one.
-        """
-
-    def close(self) -> None:
-        """End the connections. Nothing is exchanged afterwards."""
-
-
-class Transport(DeviceTransport, Protocol):
-    """A transport of arrays of the CPU, which sees that ranks differ.
-
-    Exchanges of all ranks are numbered, and a message between two is marked as one: whoever gets
-    something else than it waits for raises an error.
-    """
+        self._number = 1 + self._number % self.numbers
+        self._exchange(self._number, sent, received)
 
     def exchange_between(
         self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
@@ -78,29 +64,6 @@ class Transport(DeviceTransport, Protocol):
         Raises:
             ParallelError: as `exchange` does.
         """
-
-
-class NumberedTransport:
-    """Base of transports of arrays of the CPU: it counts exchanges, and lets none follow a failure.
-
-    A subclass moves bytes in `_move`, of exchange `number` or of a message `BETWEEN` two ranks.
-    """
-
-    numbers: ClassVar[int] = 1 << 63
-    """Exchanges, after which their numbers begin anew from 1."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-        self._number = 0
-        self._failure: ParallelError | None = None
-
-    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
-        self._number = 1 + self._number % self.numbers
-        self._exchange(self._number, sent, received)
-
-    def exchange_between(
-        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
         self._exchange(BETWEEN, sent, received)
 
     def _exchange(
@@ -120,17 +83,25 @@ class NumberedTransport:
         raise NotImplementedError(f"{type(self).__name__}._move")
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
+        """End the exchange that runs now, or the next one, by a `ParallelError`; from any thread.
+
+        Args:
+            rank: the one that failed.
+        """
         self._failure = ParallelError(message, rank)
 
+    def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
+        """Let all others end, as far as they can be reached, and tell them why.
 
-def last_words(message: str, rank: int | None) -> bytes:
-    """The line that a rank tells the others when the run fails."""
-    return json.dumps({"message": message, "rank": rank}).encode() + b"\n"
+        Args:
+            rank:     the one that failed first, which need not be this one.
+            is_asked: it ends by an exit status or Ctrl-C, and so may the others.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.fail")
 
-
-def error_of(words: bytes) -> ParallelError:
-    told = json.loads(words)
-    return ParallelError(told["message"], told["rank"])
+    def close(self) -> None:
+        """End the connections. Nothing is exchanged afterwards."""
+        raise NotImplementedError(f"{type(self).__name__}.close")
 
 
 def bytes_of(array: Buffer) -> memoryview:

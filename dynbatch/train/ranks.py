@@ -21,7 +21,7 @@ from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
 from dynbatch.parallel import Communicator, balanced, sum_gradients
 from dynbatch.parallel.connect import connected
-from dynbatch.parallel.guard import tell_launcher
+from dynbatch.parallel.run_log import tell_launcher
 from dynbatch.train.digest import array_digest, data_digest
 from dynbatch.train.metrics import Record
 from dynbatch.train.protocols import Example

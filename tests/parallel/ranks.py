@@ -1,19 +1,24 @@
 """Ranks as threads of one process, joined by sockets: quick, and all of them can be looked at."""
 
 import hashlib
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 
 from dynbatch.parallel import Communicator
 from dynbatch.parallel.communicator import DIRECT_BYTES
-from dynbatch.parallel.tcp import TcpTransport
+from dynbatch.parallel.run_log import RunLog
+from dynbatch.parallel.sockets import SocketTransport
 
 
 def transports(size):
-    """A TCP transport for each rank, all joined to each other."""
-    return [TcpTransport(*each) for each in zip(range(size), pairs(size), pairs(size), strict=True)]
+    """A transport for each rank, all joined to each other, with one log."""
+    with closing(RunLog()) as log:
+        logs = [RunLog(os.dup(log.descriptor)) for _ in range(size)]
+    return [SocketTransport(*each) for each in zip(range(size), pairs(size), logs, strict=True)]
 
 
 def pairs(size):

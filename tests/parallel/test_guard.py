@@ -1,185 +1,173 @@
 """The guard of a rank, tick by tick: who is lost, who is frozen, and who is ended by force."""
 
-import json
 import os
-import signal
-import socket
-import subprocess
-import sys
 
 import pytest
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.guard import BEAT_SECONDS, beat_seconds
-from dynbatch.parallel.guard_process import (
+from dynbatch.parallel import guard as guards
+from dynbatch.parallel.guard import (
+    BEAT_SECONDS,
     FROZEN_TICKS,
     GRACE_TICKS,
-    LAUNCHER,
-    SILENT_TICKS,
+    RAISE_TICKS,
     UNWINDING_TICKS,
-    GuardProcess,
-    Line,
+    RankGuard,
+    beat_seconds,
     state_of,
 )
+from dynbatch.parallel.run_log import (
+    ENDED,
+    FAILED,
+    FROZEN,
+    LAUNCHER,
+    LEFT,
+    LOST,
+    REPORT,
+    RunLog,
+    tell_launcher,
+)
+
+PIDS = {0: 100, 1: 101, 2: 102}
 
 
 class Guarded:
-    """The guard of rank 1, with the ends of its sockets, and a process that may be ended."""
+    """The guard of rank 1, a log, and what it does: processes it kills, errors it raises."""
 
-    def __init__(self):
-        self.rank = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=-1)
-        parent, own = socket.socketpair()
-        other, link = socket.socketpair()
-        self.parent, self.other = Line(1, parent), Line(0, other)
-        self.guard = GuardProcess(1, self.rank.pid, 0.5, own, {0: link})
-        self.sockets = (parent, own, other, link)
-        self.heard = {self.parent: [], self.other: []}
+    def __init__(self, monkeypatch, log):
+        self.log, self.killed, self.raised, self.interrupted = log, [], [], []
+        self.states = dict.fromkeys(PIDS.values(), "R")
+        monkeypatch.setattr(guards, "kill", self.killed.append)
+        monkeypatch.setattr(guards, "_raise_in_main_thread", lambda *each: self.raised.append(each))
+        self.guard = RankGuard(1, PIDS, log, 0.5, lambda *each: self.interrupted.append(each))
 
-    def tick(self, count=1, state="R", is_beating=True):
+    def tick(self, count=1):
         for _ in range(count):
-            if is_beating:
-                self.hear({"kind": "beat"})
-            self.guard.tick(lambda pid: state, self.rank.pid)
-            self.told(self.other)  # or the socket would be full of beats
-
-    def hear(self, message, of=None):
-        """Let the guard read a message: from the guard of rank 0, or from its own rank."""
-        (of or self.other).send(message)
-        self.guard._read(self.guard.parent if of is self.parent else self.guard.guards[0])
-
-    def told(self, line):
-        """Messages of the guard, without beats."""
-        line.socket.setblocking(False)
-        self.heard[line] += [each for each in line.read() if each["kind"] != "beat"]
-        return self.heard[line]
+            self.guard.tick(self.states.get)
 
 
 @pytest.fixture
-def guarded():
-    one = Guarded()
-    yield one
-    for each in one.sockets:
-        each.close()
-    one.rank.kill()
-    one.rank.communicate()
+def log():
+    log = RunLog()
+    yield log
+    log.close()
 
 
-FAILED = {"kind": "failed", "rank": 2, "message": "rank 2 failed: ValueError: no such word"}
+@pytest.fixture
+def guarded(monkeypatch, log):
+    monkeypatch.delenv(REPORT, raising=False)
+    return Guarded(monkeypatch, log)
 
 
-def test_a_rank_that_is_stopped_is_frozen(guarded):
-    guarded.tick(FROZEN_TICKS - 1, "T")
-    guarded.tick(1, "R")
-    guarded.tick(FROZEN_TICKS - 1, "T")
-    assert guarded.guard.verdict is None
-    guarded.tick(1, "T")
-    (told,) = guarded.told(guarded.other)
-    assert (told["kind"], told["rank"]) == ("frozen", 1)
-    assert "rank 1 is frozen" in told["message"] and "(SIGSTOP) since 3 s" in told["message"]
-    guarded.tick(GRACE_TICKS, "T")
-    assert guarded.rank.wait(10) == -signal.SIGKILL
+MESSAGE = "rank 2 failed: ValueError: no such word"
+
+
+def test_a_rank_that_is_stopped_is_frozen_and_ended(guarded):
+    for state, count in (("T", FROZEN_TICKS - 1), ("R", 1), ("T", FROZEN_TICKS - 1)):
+        guarded.states[102] = state
+        guarded.tick(count)
+    assert guarded.log.failure() is None
+    guarded.tick()
+    kind, rank, message = guarded.log.failure()
+    assert (kind, rank, guarded.killed) == (FROZEN, 2, [102])
+    assert message == "rank 2 is frozen: its process 102 is stopped (SIGSTOP) since 3 s."
+    assert guarded.interrupted == [(message, 2)]
+
+
+def test_of_ranks_that_mpi_joins_only_a_stopped_one_is_ended(monkeypatch, capfd):
+    guarded = Guarded(monkeypatch, None)
+    guarded.states[102] = "Z"  # MPI itself notices that
+    guarded.tick(5)
+    guarded.states[102] = "T"
+    guarded.tick(FROZEN_TICKS)
+    assert (guarded.killed, guarded.interrupted) == ([102], [])
+    assert capfd.readouterr().err.startswith("error: rank 2 is frozen: its process 102 is stopped")
 
 
 def test_a_rank_that_is_busy_is_not(guarded):
     guarded.tick(1000)
-    assert guarded.guard.verdict is None
+    assert guarded.log.failure() is None
 
 
-def test_a_machine_that_is_silent_is_lost(guarded):
-    guarded.tick(SILENT_TICKS, is_beating=False)
-    guarded.tick(1)
-    guarded.tick(SILENT_TICKS - 1, is_beating=False)
-    assert guarded.guard.verdict is None
-    guarded.tick(1, is_beating=False)
-    assert [each["rank"] for each in guarded.told(guarded.parent)] == [0]
-
-
-def test_a_rank_that_ends_without_a_word_is_told_of(guarded):
-    guarded.sockets[0].close()
-    guarded.guard._read(guarded.guard.parent)
-    assert guarded.guard.is_done
-    (told,) = guarded.told(guarded.other)
-    assert told["rank"] == 1 and "rank 1 ended without a word" in told["message"]
-
-
-def test_so_is_one_whose_child_holds_its_socket(guarded):
-    guarded.guard.tick(lambda pid: "", parent=1)
-    assert guarded.guard.is_done and guarded.guard.verdict["rank"] == 1
-
-
-def test_a_rank_that_leaves_in_order_is_not(guarded):
-    guarded.hear({"kind": "bye"}, of=guarded.parent)
-    assert guarded.guard.is_done and guarded.guard.verdict is None
-    assert guarded.told(guarded.other) == [{"kind": "bye"}]
-
-
-def test_another_rank_may_leave_in_order_too(guarded):
-    guarded.hear({"kind": "bye"})
-    guarded.tick(2 * SILENT_TICKS, is_beating=False)
-    assert guarded.guard.verdict is None and not guarded.guard.is_done
-
-
-def test_a_rank_that_does_not_hear_of_a_failure_is_ended(guarded):
-    guarded.hear(FAILED)
-    assert guarded.told(guarded.parent) == [FAILED]
-    guarded.tick(GRACE_TICKS - 1)
-    assert guarded.rank.poll() is None
+@pytest.mark.parametrize("state", ["", "Z"])
+def test_a_rank_that_ends_without_a_word_is_told_of(state, guarded):
+    guarded.states[102] = state
     guarded.tick()
-    assert guarded.rank.wait(10) == -signal.SIGKILL
+    assert guarded.log.failure()[:2] == (LOST, 2)
+    assert guarded.log.failure().message.startswith("rank 2 ended without a word: its process 102")
+
+
+def test_one_that_left_in_order_is_not_and_the_next_one_is_looked_after(guarded):
+    guarded.log.add(LEFT, 2)
+    guarded.states[102] = ""
+    guarded.tick(3)
+    assert guarded.log.failure() is None
+    guarded.states[100] = "Z"
+    guarded.tick()
+    assert guarded.log.failure()[:2] == (LOST, 0)
+
+
+def test_one_that_leaves_and_ends_while_the_guard_looks_is_not(guarded):
+    def ends(pid):
+        guarded.log.add(LEFT, 2)
+        return ""
+
+    guarded.guard.tick(ends)
+    assert guarded.log.failure() is None
+
+
+def test_a_rank_that_does_not_hear_of_a_failure_is_ended(guarded, capfd):
+    guarded.log.add(FAILED, 0, MESSAGE)
+    guarded.log.add(FAILED, 2, "the first failure counts")
+    guarded.tick(RAISE_TICKS)
+    assert (guarded.interrupted, guarded.raised) == ([(MESSAGE, 0)], [])
+    guarded.tick()
+    assert guarded.raised == [(MESSAGE, 0)]
+    guarded.tick(GRACE_TICKS - RAISE_TICKS - 1)
+    assert guarded.killed == []
+    guarded.tick()
+    assert guarded.killed == [os.getpid()]
+    assert capfd.readouterr().err == f"error: {MESSAGE}\n"  # the lowest of the others tells
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_it_gets_more_time_where_it_has_heard_or_all_were_asked_to_end(is_asked, guarded):
-    guarded.hear({**FAILED, "kind": "ended" if is_asked else "failed"})
+    guarded.log.add(ENDED if is_asked else FAILED, 2, MESSAGE)
     if not is_asked:
-        guarded.hear({"kind": "taken"}, of=guarded.parent)
-    guarded.tick(UNWINDING_TICKS - 1)
-    assert guarded.rank.poll() is None
+        guarded.guard.taken()
+    guarded.tick(UNWINDING_TICKS)
+    assert guarded.killed == guarded.raised == []
     guarded.tick()
-    assert guarded.rank.wait(10) == -signal.SIGKILL
+    assert guarded.killed == [os.getpid()]
 
 
 def test_the_rank_that_failed_ends_by_itself(guarded):
-    guarded.hear({**FAILED, "rank": 1}, of=guarded.parent)
-    guarded.hear(FAILED)  # the first verdict counts
+    guarded.log.add(FAILED, 1, MESSAGE)
     guarded.tick(2 * UNWINDING_TICKS)
-    assert guarded.rank.poll() is None and guarded.guard.verdict["rank"] == 1
+    assert guarded.killed == guarded.raised == guarded.interrupted == []
 
 
-def test_the_launcher_can_read_who_failed(guarded):
-    reading, guarded.guard.report = os.pipe()
-    guarded.hear(FAILED)
-    os.close(guarded.guard.report)
-    with open(reading) as report:
-        assert json.loads(report.read()) == FAILED
-
-
-def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(guarded, capfd):
-    guarded.guard.rank = 0  # whose guard speaks
-    reading, guarded.guard.report = os.pipe()
+def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(monkeypatch, log):
+    monkeypatch.setenv(REPORT, "9")
+    guarded = Guarded(monkeypatch, log)
     guarded.tick()
-    assert guarded.guard.verdict is None
-    os.close(reading)
+    assert log.failure() is None
+    monkeypatch.setattr(os, "getppid", lambda: 1)
     guarded.tick()
-    for line in (guarded.parent, guarded.other):
-        (told,) = guarded.told(line)
-        assert (told["kind"], told["rank"]) == ("lost", LAUNCHER)
-        assert told["message"].startswith("`dynbatch launch` was killed")
-    guarded.tick(GRACE_TICKS - 1)
-    assert guarded.rank.wait(10) == -signal.SIGKILL
-    assert capfd.readouterr().err == f"error: {told['message']}\n"
-    os.close(guarded.guard.report)
+    assert log.failure()[:2] == (LOST, LAUNCHER)
+    assert log.failure().message.startswith("`dynbatch launch` was killed")
+    guarded.tick(GRACE_TICKS)
+    assert guarded.killed == [os.getpid()]
 
 
-def test_it_reads_a_whole_line_of_an_error_however_long(guarded):
-    """A pipe keeps what one process writes together up to PIPE_BUF bytes."""
-    reading, guarded.guard.report = os.pipe()
-    guarded.hear({**FAILED, "message": "\N{SNOWMAN}" * 10_000})
-    os.close(guarded.guard.report)
-    with open(reading, "rb") as report:
-        line = report.read()
-    assert len(line) <= 4096
-    assert json.loads(line) == {**FAILED, "message": "\N{SNOWMAN}" * 300}
+def test_a_log_is_written_only_where_the_launcher_has_opened_it(monkeypatch, log, tmp_path):
+    monkeypatch.setenv(REPORT, str(log.descriptor))
+    tell_launcher("all end", 1)
+    assert log.entries() == [("asked", 1, "all end")] and log.failure() is None
+    with open(tmp_path / "another", "wb") as other:
+        monkeypatch.setenv(REPORT, str(other.fileno()))
+        tell_launcher("all end", 1)
+    assert (tmp_path / "another").read_bytes() == b""
 
 
 def test_the_state_of_a_process_is_a_letter():

@@ -8,16 +8,15 @@ import socket
 import subprocess
 import sys
 import time
-from argparse import Namespace
+from contextlib import closing
 
 import pytest
 
-from dynbatch.commands.launch import address_of
 from dynbatch.commands.main import main
-from dynbatch.errors import ArgumentError
 from dynbatch.parallel import launcher
-from dynbatch.parallel.guard_process import state_of
-from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
+from dynbatch.parallel.guard import state_of
+from dynbatch.parallel.launcher import copy_lines, environment_of_ranks
+from dynbatch.parallel.run_log import RunLog
 
 pytestmark = pytest.mark.slow
 
@@ -33,38 +32,19 @@ def launched(tmp_path, program, *arguments):
 
 
 def test_ranks_get_their_place_and_their_share_of_processors():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        given = environment_of_ranks(2, ONE_MACHINE, listener, 9, {"OMP_NUM_THREADS": "3"})
-        port = str(listener.getsockname()[1])
+    with closing(RunLog()) as log:
+        given = environment_of_ranks(2, log, {"OMP_NUM_THREADS": "3"})
     assert [each["RANK"] for each in given] == [each["LOCAL_RANK"] for each in given] == ["0", "1"]
     for each in given:
-        assert (each["WORLD_SIZE"], each["MASTER_PORT"]) == ("2", port)
-        assert each["OMP_NUM_THREADS"] == "3"
-        assert each["DYNBATCH_SECRET"] == given[0]["DYNBATCH_SECRET"] != ""
-    assert "DYNBATCH_LISTENER" in given[0] and "DYNBATCH_LISTENER" not in given[1]
-
-
-def test_on_several_machines_ranks_are_counted_on():
-    (given,) = environment_of_ranks(1, Nodes(3, 2, ("node1", 29500)), None, 9, {})
-    assert (given["RANK"], given["LOCAL_RANK"], given["WORLD_SIZE"]) == ("2", "0", "3")
-    assert (given["MASTER_ADDR"], given["MASTER_PORT"]) == ("node1", "29500")
-
-
-def test_several_machines_need_an_address_and_a_secret(monkeypatch):
-    monkeypatch.delenv("DYNBATCH_SECRET", raising=False)
-    assert address_of(Namespace(address=None, nodes=1)) is None
-    with pytest.raises(ArgumentError, match="--address node1:29500"):
-        address_of(Namespace(address=None, nodes=2))
-    with pytest.raises(ArgumentError, match="DYNBATCH_SECRET is not set"):
-        address_of(Namespace(address="node1:29500", nodes=2))
-    monkeypatch.setenv("DYNBATCH_SECRET", "word")
-    assert address_of(Namespace(address="node1:29500", nodes=2)) == ("node1", 29500)
+        assert each["WORLD_SIZE"] == each["LOCAL_WORLD_SIZE"] == "2"
+        assert each["MASTER_PORT"] == given[0]["MASTER_PORT"] and each["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["-n", "0", "x.py"], "error: -n 0 (?s:.*)  fix:  -n 2 for two processes here"),
+        (["-n", "0", "x.py"], r"error: -n 0\.(?s:.*)  fix:  -n 2 for two processes"),
+        (["--nodes", "2", "x.py"], "options are gone(?s:.*)mpiexec -n 8 -hosts node1,node2 python"),
         (["-n", "2", "python", "x.py", "--lr", "3"], "leave python out: dynbatch launch -n 2 x.py"),
         (["/usr/bin/python3.12", "-m", "a"], "leave /usr/bin/python3.12 out: dynbatch launch -n 2"),
     ],

@@ -1,4 +1,4 @@
-"""MPI: processes that mpiexec starts have TCP's sums, to the bit, and end together."""
+"""MPI: processes that mpiexec starts have the sums of sockets, to the bit, and end together."""
 
 import os
 import subprocess
@@ -32,13 +32,12 @@ def program(text):
 
 @pytest.mark.slow
 @needs_mpi
-def test_sums_have_the_bits_of_tcp_and_an_error_of_one_rank_ends_all(tmp_path):
+def test_sums_have_the_bits_of_sockets_and_an_error_of_one_rank_ends_all(tmp_path):
     """Both in one run: what takes its time is the start of three processes."""
     ended = program(
         "from pathlib import Path\n"
         "from dynbatch import parallel\n"
         "from tests.parallel.ranks import digest\n"
-        "parallel.mpi.LAST_WORDS_SECONDS = 0.5\n"
         "with parallel.connect() as communicator:\n"
         f"    Path({str(tmp_path)!r}, str(communicator.rank)).write_text(digest(communicator))\n"
         "    communicator.barrier()\n"
@@ -49,18 +48,15 @@ def test_sums_have_the_bits_of_tcp_and_an_error_of_one_rank_ends_all(tmp_path):
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == on_ranks(3, digest)
     assert ended.returncode != 0
     assert ended.stderr.count("\nValueError: no such word\n") == 1
-    assert "rank 1 failed: ValueError: no such word\n" in ended.stderr  # a line, or a traceback
 
 
 @pytest.mark.slow
 @needs_mpi
 def test_ranks_that_differ_are_told_so_and_end_one_that_is_busy():
-    """Rank 2 does not look at what they tell: MPI ends it."""
     ended = program(
         "import time\n"
         "import numpy as np\n"
         "from dynbatch import parallel\n"
-        "parallel.mpi.LAST_WORDS_SECONDS = 0.5\n"
         "with parallel.connect(transport='mpi') as communicator:\n"
         "    if communicator.rank == 2:\n"
         "        time.sleep(120)\n"
@@ -121,17 +117,10 @@ def test_an_mpi_without_the_other_processes_is_refused():
     theirs = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     assert theirs.COMM_WORLD.Get_size() == 1
     with pytest.raises(ParallelError, match="tells of 2 processes, and the MPI of mpi4py of 1"):
-        joined_by_mpi(PlaceInRun(0, 2, 0, True))
+        joined_by_mpi(PlaceInRun(0, 2, 0, True, local_size=2))
 
 
 def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     with pytest.raises(ParallelError, match=r"mpi4py cannot be imported .*\n.*dynbatch\[mpi\]"):
         parallel.connect(transport="mpi")
-
-
-def test_tcp_needs_its_names_where_mpi_started_the_process(monkeypatch):
-    monkeypatch.setenv("PMI_RANK", "0")
-    monkeypatch.setenv("PMI_SIZE", "2")
-    with pytest.raises(ParallelError, match='transport="tcp" is given, and an MPI launcher'):
-        parallel.connect(transport="tcp")

@@ -1,7 +1,5 @@
 """NCCL, of the stand-in: sums of arrays on GPUs have the bits of adding in the order of ranks."""
 
-import json
-import socket
 import threading
 from functools import reduce
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.arrays import download
 from dynbatch.parallel.communicator import DIRECT_BYTES
 from dynbatch.parallel.guard import RankGuard
+from dynbatch.parallel.run_log import LOST
 from tests.cuda import devices
 from tests.cuda.fake_cupy import nccl
 from tests.cuda.fake_cupy import settings as gpus
@@ -96,24 +95,23 @@ def test_a_rank_that_waits_in_vain_is_interrupted(cp):
 
 
 def test_a_guard_ends_what_a_rank_waits_for_on_its_gpu(cp):
-    """The other guard, which is this test, tells that rank 1 was killed."""
-    ours, link = socket.socketpair()
+    """It reads in the log that rank 1 was killed."""
 
     def do(communicator):
         if communicator.rank == 0:
-            communicator.guard = RankGuard(0, {1: link}, 10.0, communicator.interrupt)
-            told = {"kind": "lost", "rank": 1, "message": "rank 1 was killed."}
-            threading.Timer(0.1, ours.sendall, (json.dumps(told).encode() + b"\n",)).start()
+            log, end = communicator._host.log, communicator.interrupt
+            communicator.guard = guard = RankGuard(0, {}, log, 0.05, end)
+            log.add(LOST, 1, "rank 1 was killed.")
+            threading.Timer(0.1, guard.start).start()
             array = cp.zeros(3, np.float32)
             with pytest.raises(ParallelError, match=r"rank 1 was killed\.") as found:
                 communicator.all_reduce(array)
-            assert communicator.guard._taken.is_set()
+            assert guard._taken.is_set()
             with pytest.raises(ParallelError, match=r"rank 1 was killed\."):
                 communicator.gather_objects(None)
             return found.value.rank
 
-    with ours:
-        assert on_gpus(cp, 2, do) == [1, None]
+    assert on_gpus(cp, 2, do) == [1, None]
 
 
 def test_a_failure_that_is_told_twice_ends_nccl_once(cp):

@@ -1,66 +1,45 @@
-"""Ranks joined by TCP, each to each, with nothing but Python's own library."""
+"""Ranks of one machine joined by sockets, each to each, with nothing but Python's own library."""
 
 from __future__ import annotations
 
 import selectors
 import socket
 import struct
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.transport import (
-    Buffer,
-    NumberedTransport,
-    bytes_of,
-    error_of,
-    last_words,
-    unexpected,
-)
+from dynbatch.parallel.run_log import ENDED, FAILED, LEFT, LOST, RunLog
+from dynbatch.parallel.transport import Buffer, Transport, bytes_of, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange or BETWEEN, bytes that follow
 
-LEFT = b"left\n"
-"""The last words of a rank that ended in order."""
 
-LAST_WORDS_SECONDS = 1.0
-"""How long the reason is waited for when a rank's connection has ended."""
+class SocketTransport(Transport):
+    """Exchanges bytes over a socket for each other rank; see `Transport`.
 
-
-class TcpTransport(NumberedTransport):
-    """Exchanges bytes over two sockets for each other rank; see `Transport`.
-
-    The first socket is for data. A header before each message has the number of the exchange and
-    its length, so that ranks which do different things get an error, and do not read one array for
-    another. A message between two ranks has no number: a socket keeps the order. The second is for
-    last words: they arrive also if the message that was under way will never be whole.
+    A header before each message has the number of the exchange and its length, so that ranks which
+    do different things get an error, and do not read one array for another. A message between two
+    ranks has no number: a socket keeps the order. How a rank ended it has written into the log
+    before its sockets close.
 
     Args:
-        rank:   of this process.
-        peers:  a connected socket for every other rank, None at its own place.
-        voices: another one each.
+        rank:  of this process.
+        peers: a connected socket for every other rank, None at its own place.
+        log:   of the run.
     """
 
-    name = "tcp"
+    name = "sockets"
 
-    def __init__(
-        self,
-        rank: int,
-        peers: Sequence[socket.socket | None],
-        voices: Sequence[socket.socket | None],
-    ) -> None:
+    def __init__(self, rank: int, peers: Sequence[socket.socket | None], log: RunLog) -> None:
         super().__init__(rank, len(peers))
+        self.log = log
         self._peers = {r: peer for r, peer in enumerate(peers) if peer is not None}
-        self._voices = {r: _Voice(r, voice) for r, voice in enumerate(voices) if voice is not None}
         self._alarm, self._alarm_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._alarm, selectors.EVENT_READ)
         for peer in self._peers.values():
             peer.setblocking(False)
-        for voice in self._voices.values():
-            voice.socket.setblocking(False)
-            self._selector.register(voice.socket, selectors.EVENT_READ, voice)
 
     def _move(
         self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
@@ -74,95 +53,51 @@ class TcpTransport(NumberedTransport):
         while waiting:
             for key, events in self._selector.select():
                 moving = key.data
-                if not isinstance(moving, _Moving):
-                    self._listen(moving)
-                    continue
+                if moving is None:  # the alarm
+                    raise self._failure or ParallelError("the run was ended.")
                 peer = self._peers[moving.rank]
                 if (error := moving.move(peer, events)) is not None:
-                    raise self._loss(moving.rank, error)
+                    raise self._loss(moving.rank) from error
                 if not moving.events():
                     self._selector.unregister(peer)
                     waiting -= 1
                 elif moving.events() != key.events:
                     self._selector.modify(peer, moving.events(), moving)
 
-    def _listen(self, voice: _Voice | None) -> None:
-        """Take what a rank says beside its data, or what this process was told by a thread.
-
-        Raises:
-            ParallelError: the run failed.
-        """
-        if voice is None:
-            raise self._failure or ParallelError("the run was ended.")
-        words = voice.read()
-        if voice.has_ended:
-            self._selector.unregister(voice.socket)
-        if words not in (b"", LEFT):
-            raise error_of(words)
-
-    def _loss(self, rank: int, error: OSError) -> ParallelError:
-        """The reason that the connection to a rank ended: its last words, or another rank's."""
-        end = time.monotonic() + LAST_WORDS_SECONDS
-        lost = self._voices[rank]
-        while not lost.has_ended and (left := end - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
-                if not isinstance(key.data, _Moving):
-                    self._listen(key.data)
-        if lost.words == LEFT:
+    def _loss(self, rank: int) -> ParallelError:
+        """The reason that the connection to a rank ended: its own, or another rank's."""
+        failure = self.log.failure()
+        if failure is None and rank in self.log.left():
             return ParallelError(
                 f"rank {rank} left the run, and rank {self.rank} still waits for it.\n"
                 "  rule: all ranks call the same methods in the same order\n"
                 "  fix:  inside `if communicator.rank == ...` only send, receive and exchange", rank
             )  # fmt: skip
-        why = "it was killed, or ended its process at once" if lost.has_ended else str(error)
-        return ParallelError(f"rank {rank} ended without a word: {why}.", rank)
+        if failure is None:
+            why = "it was killed, or ended its process at once"
+            self.log.add(LOST, rank, f"rank {rank} ended without a word: {why}.")
+            failure = self.log.failure()
+        assert failure is not None
+        return ParallelError(failure.message, failure.rank)
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
         super().interrupt(message, rank)
         with suppress(OSError):  # closed
             self._alarm_end.send(b"!")
 
-    def fail(self, message: str, rank: int | None = None) -> None:
-        self._say(last_words(message, self.rank if rank is None else rank))
+    def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
+        self.log.add(ENDED if is_asked else FAILED, rank, message)
 
     def close(self) -> None:
         failure = self._failure  # which the program may have caught
-        self._say(LEFT if failure is None else last_words(str(failure), failure.rank))
+        if failure is None:
+            self.log.add(LEFT, self.rank)
+        else:
+            self.fail(str(failure), self.rank if failure.rank is None else failure.rank)
         self._selector.close()
         for each in (*self._peers.values(), self._alarm, self._alarm_end):
             each.close()
-        for voice in self._voices.values():
-            voice.socket.close()
-
-    def _say(self, words: bytes) -> None:
-        """Say the last words to all others; the first ones count."""
-        for voice in self._voices.values():
-            with suppress(OSError):  # the rank has ended, or something was said before
-                voice.socket.settimeout(LAST_WORDS_SECONDS)
-                voice.socket.sendall(words)
-                voice.socket.shutdown(socket.SHUT_WR)
-
-
-class _Voice:
-    """The messages of a rank beside its data: a line, its last words."""
-
-    def __init__(self, rank: int, voice: socket.socket) -> None:
-        self.rank = rank
-        self.socket = voice
-        self.words = b""
-        self.has_ended = False
-
-    def read(self) -> bytes:
-        """The whole line, once; nothing before it is there."""
-        try:
-            part = self.socket.recv(1 << 16)
-        except BlockingIOError:
-            return b""
-        except OSError:
-            part = b""
-        self.words += part
-        self.has_ended = not part
-        return self.words if part.endswith(b"\n") else b""
+        self.log.close()
 
 
 class _Moving:

@@ -1,4 +1,4 @@
-"""`TcpTransport`: an error names the rank that failed first, whenever it failed."""
+"""`SocketTransport`: an error names the rank that failed first, whenever it failed."""
 
 import threading
 
@@ -7,66 +7,61 @@ import pytest
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel import Communicator
-from dynbatch.parallel.tcp import HEADER, TcpTransport
-from tests.parallel.ranks import on_ranks, pairs
+from dynbatch.parallel.sockets import HEADER
+from tests.parallel.ranks import on_ranks, transports
 
 LARGE = 1 << 22  # bytes: more than sockets hold
 
 
 def errors_where_the_last_rank(size, ends):
-    """The error of each rank but the last, which does `ends(data, voices)` with its sockets."""
-    data, voices = pairs(size), pairs(size)
+    """The error of each rank but the last, which does `ends(its transport)`."""
+    *others, last = transports(size)
     errors = [None] * (size - 1)
 
     def run(rank):
         with pytest.raises(ParallelError) as raised:
-            with Communicator(TcpTransport(rank, data[rank], voices[rank])) as communicator:
+            with Communicator(others[rank]) as communicator:
                 communicator.all_reduce(np.ones(size * LARGE, np.uint8))
         errors[rank] = raised.value
 
     ranks = [threading.Thread(target=run, args=(rank,)) for rank in range(size - 1)]
     for each in ranks:
         each.start()
-    ends(data[-1][:-1], voices[-1][:-1])
+    half_of_an_exchange(last._peers.values())
+    ends(last)
     for each in ranks:
         each.join(20)
-    for each in (*data[-1][:-1], *voices[-1][:-1]):
-        each.close()
+    last.interrupt("it has ended")
+    last.close()
     return errors
 
 
 def half_of_an_exchange(data):
     for each in data:
+        each.setblocking(True)
         each.sendall(HEADER.pack(1, LARGE) + bytes(LARGE // 2))
 
 
 def test_a_rank_that_dies_within_an_exchange_is_the_one_that_all_others_name():
-    def dies(data, voices):
-        half_of_an_exchange(data)
-        for each in (*data, *voices):
+    def dies(last):
+        for each in last._peers.values():
             each.close()
 
     for error in errors_where_the_last_rank(3, dies):
         assert error.rank == 2 and "rank 2 ended without a word" in str(error)
 
 
-def test_one_that_is_told_of_by_another_is_named_too():
-    # Rank 2 is lost for rank 1 only; rank 0 learns it from rank 1, in the midst of large messages.
-    def dies_for_one(data, voices):
-        half_of_an_exchange(data)
-        data[1].close()
-        voices[1].close()
-
-    for error in errors_where_the_last_rank(3, dies_for_one):
+def test_one_that_is_lost_for_another_is_named_too():
+    """Rank 2 is lost for rank 1 only; rank 0 learns it in the midst of large messages."""
+    for error in errors_where_the_last_rank(3, lambda last: last._peers[1].close()):
         assert error.rank == 2 and "rank 2 ended without a word" in str(error)
 
 
-def test_last_words_arrive_in_the_midst_of_a_message():
-    def fails(data, voices):
-        half_of_an_exchange(data)
-        for each in voices:
-            each.sendall(b'{"message": "rank 2 failed: ')
-            each.sendall(b'ValueError", "rank": 2}\n')
+def test_a_reason_in_the_log_is_told_after_half_a_message():
+    def fails(last):
+        last.fail("rank 2 failed: ValueError", 2)
+        for each in last._peers.values():
+            each.close()
 
     for error in errors_where_the_last_rank(3, fails):
         assert (str(error), error.rank) == ("rank 2 failed: ValueError", 2)
@@ -97,19 +92,23 @@ def test_a_rank_that_left_in_order_is_told_from_one_that_died():
 
 
 def test_an_interrupted_exchange_ends_the_others_and_is_the_last():
+    class Interrupted:
+        """Ctrl-C arrives while the rank waits."""
+
+        register = close = lambda *_: None
+
+        def select(self):
+            raise KeyboardInterrupt
+
     def do(communicator):
         if communicator.rank == 1:
-            communicator._host._listen = interrupted  # where Ctrl-C arrives while it waits
-            communicator._host._alarm_end.send(b"!")
+            communicator._host._selector = Interrupted()
         try:
             communicator.all_reduce(np.ones(LARGE))
         finally:
             if communicator.rank == 1:
                 with pytest.raises(ParallelError, match="cut off by KeyboardInterrupt"):
                     communicator.barrier()
-
-    def interrupted(voice):
-        raise KeyboardInterrupt
 
     with pytest.raises(ParallelError, match=r"rank 1 was interrupted \(Ctrl-C\)") as told:
         on_ranks(2, do)
