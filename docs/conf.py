@@ -16,7 +16,7 @@ project = "dynbatch"
 version = release = dynbatch.__version__
 author = "the dynbatch authors"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "api_links", "offline"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "api_links", "browser", "offline"]
 # The source folder is the repository, so that pages of docs/ and of other folders link each other.
 root_doc = "docs/index"
 include_patterns = [
