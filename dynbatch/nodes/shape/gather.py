@@ -147,4 +147,4 @@ def repeat(x: Node, times: int) -> Node:
             "a value is repeated 0 or more times",
             "give times >= 0",
         )
-    return GatherRows(x, ids=np.tile(np.arange(x.rows), times))
+    return GatherRows(x, ids=np.tile(np.arange(x.rows, dtype=np.int64), times))
