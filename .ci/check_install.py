@@ -87,7 +87,7 @@ def check_commands(folder: Path, environment: Path) -> None:
     exact = float(demo.split(" exact, ")[1].partition("%")[0])
     assert exact >= 95, demo
     assert not list(work.iterdir()), "the demo wrote a file"
-    Path(work, "numbers.tsv").write_text(PAIRS)
+    Path(work, "numbers.tsv").write_text(PAIRS, encoding="utf-8")
     said("dynbatch", "train", "numbers.tsv", "--epochs", "2", "--hidden", "32", "--quiet")
     said("dynbatch", "train", "--output", "runs/numbers", "--resume", "--epochs", "3", "--quiet")
     assert said("dynbatch", "generate", "runs/numbers", "forty two", "twenty").count("\n") == 2

@@ -87,7 +87,7 @@ class OtherWork:
 def _busy_seconds() -> float:
     """Seconds of all processors not idle since the machine started, stolen ones included."""
     try:
-        first = Path("/proc/stat").read_text().split("\n", 1)[0]
+        first = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0]
     except OSError:
         return 0.0
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, first.split()[1:9])
@@ -128,7 +128,7 @@ def _numpy_kernels() -> list[str]:
 def processor_name() -> str:
     """The processor's model, with family and model number: "AMD EPYC" has several."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

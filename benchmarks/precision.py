@@ -47,7 +47,9 @@ def write_pairs(task: str, path: Path) -> None:
         pairs = [(word.source, phones) for word in cmudict.load() for phones in word.references]
     else:
         pairs = [(" ".join(command), " ".join(actions)) for command, actions in scan_pairs()]
-    path.write_text("".join([f"{source}\t{target}\n" for source, target in pairs]))
+    path.write_text(
+        "".join([f"{source}\t{target}\n" for source, target in pairs]), encoding="utf-8"
+    )
 
 
 def error_rates(task: str, matmul: str, seed: int, given: Sequence[str] = ()) -> list[float]:

@@ -40,7 +40,7 @@ def write_file(path: Path, rows: int, dim: int) -> None:
     """Write words of one letter and a number, each with `dim` numbers of five digits."""
     values = np.random.default_rng(0).normal(0, 0.4, (min(rows, DIFFERENT_ROWS), dim))
     lines = [" ".join([f"{value:.5g}" for value in row]) for row in values.tolist()]
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         for k in range(rows):
             file.write(f"w{k} {lines[k % len(lines)]}\n")
 
@@ -92,7 +92,7 @@ def by_gensim(path: Path, dim: int) -> Found:
 
 def by_loadtxt(path: Path, dim: int) -> Found:
     options: Any = {"dtype": np.float32, "delimiter": " ", "comments": None}
-    with open(path) as file:
+    with open(path, encoding="utf-8") as file:
         words = [line.partition(" ")[0] for line in file]
     return words, np.loadtxt(path, usecols=range(1, dim + 1), **options)
 

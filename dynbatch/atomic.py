@@ -51,9 +51,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Make a file hold this text, in UTF-8; see `replacing`."""
+    """Make a file hold this text, in UTF-8 and the same bytes on any system; see `replacing`."""
     with replacing(Path(path)) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def remove_leftover(path: Path) -> None:

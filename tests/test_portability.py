@@ -52,7 +52,7 @@ train.save_checkpoint("pairs.safetensors", pairs)
 train.load_checkpoint("pairs.safetensors", pairs)
 best, = db.generate(pairs.eval(), [[5, 6]], max_new_tokens=3, num_beams=2)
 assert len(best[0].tokens) <= 3
-open("poem.txt", "w").write("ab ab\\n\\nab ba\\n" * 20)
+open("poem.txt", "w", encoding="utf-8").write("ab ab\\n\\nab ba\\n" * 20)
 small = "--task language-model --epochs 1 --width 8 --layers 1 --heads 1 --quiet"
 assert main(["train", "poem.txt", *small.split()]) == 0
 print(db.num_threads(), "threads")
@@ -92,8 +92,9 @@ fcntl.* resource.* termios.* pwd.* grp.* pty.* tty.* posix.*
 )
 def test_nothing_that_linux_alone_has_is_needed_for_training(tmp_path, absent, native):
     environment = {**os.environ, "DYNBATCH_NATIVE": native, "PYTHONPATH": os.pathsep.join(sys.path)}
+    strict = ["-X", "warn_default_encoding", "-W", "error::EncodingWarning"]  # Windows has its own
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *absent], cwd=tmp_path, env=environment, text=True,
+        [sys.executable, *strict, "-c", PROGRAM, *absent], cwd=tmp_path, env=environment, text=True,
         capture_output=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

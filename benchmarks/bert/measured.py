@@ -25,7 +25,7 @@ from dynbatch.models.pretrained.bert_heads import BertForMaskedWords
 
 def resident(name: str = "VmRSS") -> int:
     """Bytes of this process in memory; with "VmHWM" the most there ever were. Linux only."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     (line,) = [line for line in lines if line.startswith(name)]
     return 1024 * int(line.split()[1])
 

@@ -67,7 +67,9 @@ def main() -> int:
 
 def results() -> list[dict[str, Any]]:
     """All trainings so far."""
-    lines: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    lines: list[dict[str, Any]] = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    )
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -19,6 +20,9 @@ def exit_status(run: Callable[[], int | None]) -> int:
     """Run a command. The exit status: its own, or 0; 1 after an error, which is printed; 128 + the
     signal's number after Ctrl-C (130), after SIGTERM (143) or SIGHUP (129) while it trains, or
     where nobody reads any more what is printed (141)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            _let_hold_any_text(stream)
     try:
         with _named_output():
             return run() or 0
@@ -27,7 +31,7 @@ def exit_status(run: Callable[[], int | None]) -> int:
     except Terminated as end:
         return 128 + end.number
     except BrokenPipeError:  # as `| head` does
-        return 128 + signal.SIGPIPE
+        return 128 + 13  # SIGPIPE, which Windows has no name for
     except (DynbatchError, ImportError, OSError) as error:
         if is_told_here(error):
             print(f"error: {said(error)}", file=sys.stderr)
@@ -35,6 +39,14 @@ def exit_status(run: Callable[[], int | None]) -> int:
     except MemoryError as error:
         print(told_of_memory(error), file=sys.stderr)
         return 1
+
+
+def _let_hold_any_text(stream: io.TextIOWrapper) -> None:
+    """Write UTF-8 to files and pipes, whatever the code page; a terminal shows what it can."""
+    if stream.isatty():
+        stream.reconfigure(errors="backslashreplace")
+    else:
+        stream.reconfigure(encoding="utf-8")
 
 
 class _NamedOutput:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -12,6 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from dynbatch.atomic import write_text
 from dynbatch.backend import Array
 from dynbatch.data_set import DataSet, in_order
 from dynbatch.errors import DataError, DtypeError, VocabularyError
@@ -156,12 +156,9 @@ class Vocabulary:
         Raises:
             DataError: the file cannot be written; one already there is untouched.
         """
-        temporary = Path(f"{path}.tmp")
         try:
-            temporary.write_text(json.dumps({"tokens": self.tokens}, ensure_ascii=False), "utf-8")
-            os.replace(temporary, path)
+            write_text(path, json.dumps({"tokens": self.tokens}, ensure_ascii=False))
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise DataError(f"{path}: cannot be written: {error.strerror}.") from error
 
     @classmethod

@@ -115,6 +115,8 @@ def _leave(key: Path, block: object) -> None:
         if not others and key in _handles:  # not in a child that was forked inside of the block
             lock, handle = _handles[key]
             if not handle.closed:
+                if fcntl is None:
+                    handle.close()  # Windows removes no open file, and has no lock here to keep
                 with suppress(OSError):
                     lock.unlink()
                 handle.close()

@@ -74,7 +74,7 @@ class MetricsFile:
         with _writing(self._path):
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(self._path, "a", encoding="utf-8")
+                self._file = open(self._path, "a", encoding="utf-8", newline="\n")
             self._file.write(json.dumps(finite(record)))
             self._file.write("\n")
             self._file.flush()

@@ -97,8 +97,16 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path, monkeyp
 
 def test_where_the_system_has_no_locks_the_folder_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "fcntl", None)
-    with locked(tmp_path / "run"):
+    remove = Path.unlink
+
+    def remove_closed(path, **options):  # as Windows does
+        assert all([handle.closed for file, handle in lock._handles.values() if file == path])
+        remove(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", remove_closed)
+    with locked(tmp_path / "folder" / "run"):
         pass
+    assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="file is a file, not a folder"):
         with locked(tmp_path / "file" / "run"):

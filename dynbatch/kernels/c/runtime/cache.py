@@ -61,7 +61,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _temporary() -> Path:
-    _kept.append(tempfile.TemporaryDirectory(prefix="dynbatch-"))
+    _kept.append(tempfile.TemporaryDirectory(prefix="dynbatch-", ignore_cleanup_errors=True))
     print(
         f"dynbatch: compiled kernels are kept in {_kept[-1].name} for this process only, as no "
         f"cache folder can be used; {VARIABLE}=FOLDER names another",
@@ -71,10 +71,14 @@ def _temporary() -> Path:
 
 
 def is_private(path: Path) -> bool:
-    """Whether this user owns a file or folder, and nobody else can write it."""
+    """Whether this user owns a file or folder, and nobody else can write it.
+
+    Windows tells neither by these numbers, and there a user's home is the user's alone.
+    """
     status = path.stat()
-    owner = os.geteuid() if hasattr(os, "geteuid") else status.st_uid
-    return status.st_uid == owner and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not hasattr(os, "geteuid"):
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def find(name: str, key: str) -> Path | None:

@@ -65,7 +65,7 @@ class Compiler(NamedTuple):
         A source is half of the time spent on this header: 0.16 s.
         """
         header = folder / "system.h"
-        header.write_text(SYSTEM)
+        header.write_text(SYSTEM, encoding="utf-8")
         told = self._run(["-x", "c-header", str(header), "-o", f"{header}.gch"], "")
         return None if told else header
 
@@ -103,8 +103,8 @@ def compiler() -> Compiler | None:
 
 def _candidates() -> Iterator[tuple[str, ...]]:
     wanted = os.environ.get("CC", "").strip()
-    if wanted:
-        yield tuple(shlex.split(wanted))
+    if wanted:  # a path with spaces or backslashes is taken as it stands
+        yield (wanted,) if shutil.which(wanted) else tuple(shlex.split(wanted))
     if os.name == "posix":
         yield from [("cc",), ("gcc",), ("clang",)]
         if importlib.util.find_spec("ziglang") is not None:
@@ -123,7 +123,7 @@ def processor() -> str:
     """The instructions of the processor, which compiled code depends on, not its name alone."""
     parts = [sys.platform, platform.machine()]
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             parts += sorted({line for line in file if line.startswith(("flags", "Features"))})
     except OSError:
         pass
