@@ -8,6 +8,13 @@ from zlib import crc32
 
 import pytest
 
+from dynbatch.kernels.c.runtime import library
+
+needs_compiler = pytest.mark.skipif(
+    bool(library.reason()) or not library.compiles(),
+    reason=f"C of the test's own is to be compiled: {library.reason() or library.no_compiler()}",
+)
+
 
 def exhaustive(*values: Any) -> Any:
     """A set of parameters that is left out unless asked for."""

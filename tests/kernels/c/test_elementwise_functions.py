@@ -11,6 +11,9 @@ from dynbatch.kernels import binary
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
 from tests.kernels.unary.cases import EVERY_CHOICE, EVERY_NAME
+from tests.marks import needs_compiler
+
+pytestmark = needs_compiler
 
 # Relative errors of values; of gradients, which may be differences, also absolute ones.
 PRECISION = {"f": 4e-7, "d": 2e-13}

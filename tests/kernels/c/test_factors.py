@@ -19,6 +19,7 @@ from dynbatch.kernels.runtime.precision import (
     round_to,
     upper_halves,
 )
+from tests.marks import needs_compiler
 
 pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
 
@@ -36,7 +37,7 @@ def emulated(name):
 EMULATED = {name: emulated(name) for name in ("blas.c", "linear_gradients.c")}
 
 
-@pytest.fixture(params=["as chosen", "emulated"])
+@pytest.fixture(params=["as chosen", pytest.param("emulated", marks=needs_compiler)])
 def way(request, monkeypatch):
     """Products by the instruction, where this machine has it, and without."""
     if request.param == "emulated":

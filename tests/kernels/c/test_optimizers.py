@@ -9,6 +9,7 @@ from dynbatch.kernels.optimizers import ParameterSlice, Rule, update
 from dynbatch.kernels.scalar.update import UpdateRule
 from tests.kernels.c.compare import run_both
 from tests.kernels.optimizer_steps import STEPS, rule
+from tests.marks import needs_compiler
 
 every_step = pytest.mark.parametrize("name", STEPS)
 ROWS = {"dense": None, "none": [], "some": [0, 7, 8, 39], "all": range(40)}
@@ -83,6 +84,7 @@ def test_rows_that_are_not_there_are_an_error_and_change_nothing(rows, every_row
     assert (part.value == before).all()
 
 
+@needs_compiler
 def test_names_of_a_rule_may_be_those_of_c():
     @UpdateRule
     def own(value, gradient, fill, least, part):

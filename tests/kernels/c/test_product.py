@@ -9,9 +9,10 @@ import pytest
 
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
-from dynbatch.kernels.c.runtime.library import Library, reason
+from dynbatch.kernels.c.runtime.library import Library
+from tests.marks import needs_compiler
 
-pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
+pytestmark = needs_compiler
 
 BODY = """
 #include "product.h"

@@ -38,8 +38,8 @@ EXPORT void meet(ptrdiff_t part, int wanted, int32_t* come) {
 
 @pytest.fixture
 def functions():
-    if library.reason():
-        pytest.skip(library.reason())
+    if library.reason() or not library.compiles():
+        pytest.skip(library.reason() or library.no_compiler())
     return library.Library("sharing_test.c", BODY).functions(np.dtype(np.float64))
 
 

@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from dynbatch.kernels.c.runtime import cache as kept_files
 from dynbatch.kernels.c.runtime import compiler, library
+from tests.marks import needs_compiler
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_compiler]
 
 PROGRAM = """
 import numpy as np

@@ -98,17 +98,23 @@ def test_without_a_compiler_files_are_the_wheels_and_printed_cells_are_not(wheel
     assert shipped.levels()[0] in backends.backends()["c"]
 
 
-def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(tmp_path, monkeypatch):
+@pytest.fixture
+def no_wheel(tmp_path, monkeypatch):
+    """A folder of no libraries."""
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "missing")
     shipped.supported.cache_clear()
+    yield
+    shipped.supported.cache_clear()
+
+
+def test_without_a_wheel_or_a_compiler_the_reason_says_what_to_install(no_wheel, monkeypatch):
+    monkeypatch.setattr(library, "switch", library.NativeCode())
     monkeypatch.setattr(library, "compiler", lambda: None)
+    monkeypatch.delenv("DYNBATCH_NATIVE", raising=False)
     assert "install gcc or clang" in library.reason()
     monkeypatch.setenv("DYNBATCH_NATIVE", "wheel")
     assert library.reason().startswith("DYNBATCH_NATIVE=wheel compiles nothing")
-    compiler.cache_clear()
-    assert compiler() is None
-    compiler.cache_clear()
-    shipped.supported.cache_clear()
+    assert compiler.__wrapped__() is None
 
 
 NAMES = """
