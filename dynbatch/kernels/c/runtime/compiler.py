@@ -26,7 +26,13 @@ FLAGS = (
 )  # fmt: skip
 # More flags, for those who work on the kernels: a sanitizer's, or "-g".
 VARIABLE = "DYNBATCH_CFLAGS"
-SYSTEM = "#ifdef __x86_64__\n#include <immintrin.h>\n#endif\n"
+SYSTEM = """\
+#ifdef __x86_64__
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+"""
 # Whether C is used: "0" for not at all, "wheel" for without a compiler.
 NATIVE = "DYNBATCH_NATIVE"
 # Seconds until a compiler that does not end is given up.

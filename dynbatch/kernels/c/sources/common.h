@@ -8,6 +8,8 @@
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
@@ -98,7 +100,7 @@ INLINE vector fill(vector x, ptrdiff_t n, REAL other) {
 
 // a b + c, in one rounding where the processor can. Of a plain sum in a loop GCC fuses some copies
 // and not others (avoid-fma-max-bits, set for Zen and some more): where copies of a loop must give
-// equal bits, sums are written with this.
+// equal bits, sums are written with this. Clang fuses either product of a b + c d, as it pleases.
 #if defined(__AVX512F__) && defined(REAL_IS_FLOAT)
 #define FUSED(a, b, c) _mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c))
 #elif defined(__AVX512F__)
@@ -107,6 +109,10 @@ INLINE vector fill(vector x, ptrdiff_t n, REAL other) {
 #define FUSED(a, b, c) _mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c))
 #elif defined(__FMA__)
 #define FUSED(a, b, c) _mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c))
+#elif defined(__aarch64__) && defined(REAL_IS_FLOAT)
+#define FUSED(a, b, c) vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b))
+#elif defined(__aarch64__)
+#define FUSED(a, b, c) vfmaq_f64((float64x2_t)(c), (float64x2_t)(a), (float64x2_t)(b))
 #else
 #define FUSED(a, b, c) ((a) * (b) + (c))
 #endif
