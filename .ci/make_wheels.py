@@ -1,18 +1,23 @@
 """make_wheels.py FOLDER [PLATFORM ...]: wheels with compiled kernels, and the pure one.
 
 One machine makes them all: zig compiles for other systems and processors. A platform's wheel is the
-pure one with libraries of the fixed kernels, which serve where there is no C compiler.
+pure one with libraries of the fixed kernels, which serve where there is no C compiler. Of each
+library is read, as it cannot be run here, for which processor and system it is, what it exports,
+and what it needs. "here" is the platform of this machine.
 """
 
 from __future__ import annotations
 
 import os
+import platform as machine
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+from binaries import Binary, described
 
 import dynbatch  # noqa: F401 - its modules print some of the sources
 from dynbatch.kernels.c.runtime import source
@@ -21,12 +26,19 @@ from dynbatch.kernels.c.runtime.library import ROUNDING, SCALARS, Unit
 from dynbatch.kernels.c.runtime.shipped import BASE, INSTRUCTIONS, X86_LEVELS, file_name
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 
+MOST_BYTES = 6_000_000
+"""Of a wheel."""
+
 
 class Platform(NamedTuple):
-    """A platform of wheels: zig's name for the system, and its processors by level."""
+    """A platform of wheels: zig's name for the system, and its processors by level.
+
+    system: what a library may ask for: the version of glibc or macOS that the wheel's tag names.
+    """
 
     target: str
     processors: dict[str, str]
+    system: tuple[int, ...] = ()
 
 
 _X86 = {
@@ -35,13 +47,21 @@ _X86 = {
 }  # fmt: skip
 
 PLATFORMS = {
-    "manylinux2014_x86_64.manylinux_2_17_x86_64": Platform("x86_64-linux-gnu.2.17", _X86),
+    "manylinux2014_x86_64.manylinux_2_17_x86_64": Platform("x86_64-linux-gnu.2.17", _X86, (2, 17)),
     "manylinux2014_aarch64.manylinux_2_17_aarch64": Platform(
-        "aarch64-linux-gnu.2.17", {BASE: "baseline"}
+        "aarch64-linux-gnu.2.17", {BASE: "baseline"}, (2, 17)
     ),
-    "macosx_11_0_arm64": Platform("aarch64-macos.11.0", {BASE: "apple_m1"}),
-    "macosx_11_0_x86_64": Platform("x86_64-macos.11.0", _X86),
+    "macosx_11_0_arm64": Platform("aarch64-macos.11.0", {BASE: "apple_m1"}, (11, 0)),
+    "macosx_11_0_x86_64": Platform("x86_64-macos.11.0", _X86, (11, 0)),
     "win_amd64": Platform("x86_64-windows-gnu", _X86),
+}
+
+
+# Of these systems' own libraries, and of no others.
+LIBRARIES = {
+    "linux": ("libc.so.6", "libm.so.6", "ld-linux-"),
+    "macos": ("/usr/lib/libSystem.B.dylib",),
+    "windows": ("kernel32.dll", "api-ms-win-crt-"),
 }
 
 
@@ -61,24 +81,47 @@ def units(platform: Platform, level: str) -> list[Unit]:
 
 
 def compile_units(platform: Platform, folder: Path) -> None:
-    """Compile the libraries of all levels below a folder."""
+    """Compile the libraries of all levels below a folder, and look into each."""
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", platform.target, *FLAGS, "-s"]
     ends = [] if "windows" in platform.target else ["-lm"]
+    is_mac = "macos" in platform.target
 
     def compile_one(job: tuple[str, Unit]) -> None:
         level, unit = job
         path = folder / level / file_name(*unit)
         path.parent.mkdir(parents=True, exist_ok=True)
         command = [*zig, f"-mcpu={platform.processors[level]}", "-x", "c", "-", "-o", str(path)]
-        result = subprocess.run([*command, *ends], input=unit.text, text=True, capture_output=True)
+        name = [f"-Wl,-install_name,@rpath/{path.name}"] if is_mac else []  # not this folder's
+        result = subprocess.run(
+            [*command, *name, *ends], input=unit.text, text=True, capture_output=True
+        )
         if result.returncode:
             sys.exit(f"{platform.target}, {level}, {unit.label}:\n{result.stderr}")
+        if problem := problem_of(described(path.read_bytes()), platform, unit.text):
+            sys.exit(f"{platform.target}, {level}, {unit.label}: {problem}")
 
     jobs = [(level, unit) for level in platform.processors for unit in units(platform, level)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(compile_one, jobs))
     for other in [*folder.rglob("*.lib"), *folder.rglob("*.pdb")]:
         other.unlink()
+
+
+def problem_of(library: Binary, platform: Platform, text: str) -> str:
+    """What a library has that a platform's users cannot load, or lacks of its source's text."""
+    processor, system = platform.target.split("-")[:2]
+    if library.machine != processor:
+        return f"it is for {library.machine}"
+    if lacking := source.parameters(text).keys() - library.exports:
+        return f"it does not export {', '.join(sorted(lacking))}"
+    known = LIBRARIES[system.partition(".")[0]]
+    if foreign := [each for each in library.libraries if not each.startswith(known)]:
+        return f"it needs {', '.join(foreign)}"
+    if library.system > platform.system:
+        return f"it needs version {'.'.join(map(str, library.system))} of the system"
+    if system.startswith("macos") and not library.is_signed:
+        return "it is not signed"
+    return ""
 
 
 def make(pure: Path, tag: str, folder: Path) -> Path:
@@ -94,7 +137,21 @@ def make(pure: Path, tag: str, folder: Path) -> Path:
         about.write_text(text.replace("Tag: py3-none-any", tags))
         subprocess.run([*wheel, "pack", "--dest-dir", str(folder), str(content)], check=True)
     (made,) = folder.glob(f"*{tag.split('.')[-1]}*.whl")
+    if made.stat().st_size > MOST_BYTES:
+        sys.exit(
+            f"{made.name}: {made.stat().st_size / 1e6:.1f} MB are more than {MOST_BYTES / 1e6}"
+        )
     return made
+
+
+def here() -> str:
+    """The tag of this machine's platform."""
+    system = {"linux": "manylinux", "darwin": "macosx", "win32": "win"}.get(sys.platform, "?")
+    tags = [tag for tag in PLATFORMS if tag.startswith(system)]
+    matching = [tag for tag in tags if tag.endswith(machine.machine().lower())]
+    if not matching:
+        sys.exit(f"there is no wheel for {machine.machine()} and {sys.platform}")
+    return matching[0]
 
 
 def main(folder: Path, tags: list[str]) -> None:
@@ -103,7 +160,7 @@ def main(folder: Path, tags: list[str]) -> None:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
     subprocess.run([*pip, "."], check=True)
     (pure,) = folder.glob("*-py3-none-any.whl")
-    for tag in tags or PLATFORMS:
+    for tag in [here() if each == "here" else each for each in tags] or PLATFORMS:
         made = make(pure, tag, folder)
         print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
 
