@@ -9,7 +9,7 @@ PARALLEL ?= -n auto --dist worksteal
 BIN := $(VENV)/bin
 SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help venv demo test test-changed test-cuda test-slow test-all check lint types layers wheel wheels install-check docs site bench gpu-check format clean
+.PHONY: help venv demo test test-changed test-cuda test-slow test-all check lint types layers wheel wheels install-check release-check docs site bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
@@ -21,6 +21,7 @@ help:
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make wheels  wheels with compiled kernels for Linux, macOS and Windows, all made here by zig'
 	@echo 'make install-check  sdist and wheel in an empty environment: commands, the demo, types (2 minutes)'
+	@echo 'make release-check  the same, then a wheel with compiled kernels where no compiler is used'
 	@echo 'make docs    run every code block of the pages, then build the site, build/docs/index.html'
 	@echo '             (10 minutes; one page: make docs ARGS="guides/memory")'
 	@echo 'make site    build the site alone'
@@ -87,6 +88,13 @@ wheels: $(VENV)/.ready-wheels
 
 install-check: wheel
 	@$(BIN)/python .ci/check_install.py build/wheel/*.whl
+
+# What is published, as far as one machine can try it: the sdist, the pure wheel and its own.
+release-check: $(VENV)/.ready-tests $(VENV)/.ready-wheels
+	@rm -rf build/release
+	@$(BIN)/python .ci/make_wheels.py build/release here
+	@$(BIN)/python .ci/check_wheel.py build/release/*-py3-none-any.whl
+	@$(BIN)/python .ci/check_install.py build/release/*-py3-none-any.whl build/release/*-py3-none-[!a]*.whl
 
 docs: $(VENV)/.ready-docs
 	@$(BIN)/python docs/blocks.py $(ARGS)

