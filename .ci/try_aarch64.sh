@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# try_aarch64.sh WHEEL [PYTEST ARGUMENT ...]: tests with the wheel for Linux on ARM, as qemu runs it.
+#
+# Without arguments: all of the kernels, bits in any company, random graphs. Nothing is compiled
+# there, so that the wheel's kernels run; tests that would compile C of their own skip. For Debian
+# with qemu-user; Python for ARM is unpacked from Debian's packages, and NumPy and pytest from PyPI,
+# in build/aarch64. Emulated, it takes half an hour.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+wheel=$(realpath "${1:?WHEEL}") && shift
+folder=$root/build/aarch64
+command -v qemu-aarch64 >/dev/null || { echo "error: apt-get install qemu-user (as root)" >&2; exit 1; }
+
+if [ ! -e "$folder/python/ready" ]; then
+    dpkg --print-foreign-architectures | grep -qx arm64 ||
+        { dpkg --add-architecture arm64 && apt-get update -qq; }
+    mkdir -p "$folder/packages" "$folder/python" && cd "$folder/packages"
+    apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
+        --no-replaces --no-enhances python3:arm64 libstdc++6:arm64 |
+        grep -E '^[a-z].*:arm64$' | sort -u | xargs apt-get download -qq
+    for each in *.deb; do dpkg-deb -x "$each" "$folder/python"; done
+    touch "$folder/python/ready"
+fi
+version=$(basename "$(readlink "$folder/python/usr/bin/python3")")
+if [ ! -e "$folder/site/pytest" ]; then
+    python3 -m pip install --quiet --target "$folder/site" --only-binary=:all: --implementation cp \
+        --python-version "${version#python}" --platform manylinux_2_28_aarch64 \
+        --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
+        "numpy>=2" "safetensors>=0.4.3" "tqdm>=4.60" "pytest>=9" "hypothesis>=6.100"
+fi
+rm -rf "$folder/wheel" "$folder/work" && mkdir -p "$folder/wheel" "$folder/work" "$folder/home"
+python3 -m zipfile -e "$wheel" "$folder/wheel"
+cd "$folder/work" && cp -r "$root"/{tests,examples,benchmarks,pyproject.toml} .
+
+# OpenBLAS raises flags of floating point under qemu that its results do not bear out.
+[ $# -gt 0 ] || set -- tests/kernels tests/test_batch_invariance.py tests/test_random_graphs.py
+exec env -i PATH=/nonexistent HOME="$folder/home" PYTHONPATH="$folder/wheel:$folder/site" \
+    "$(command -v qemu-aarch64)" -L "$folder/python" "$folder/python/usr/bin/$version" \
+    -m pytest --suite main -p no:cacheprovider -W "ignore:.*encountered in matmul" "$@"
