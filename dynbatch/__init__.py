@@ -43,7 +43,7 @@ from dynbatch.random import seed
 from dynbatch.reporting.node_types import NodeType, node_types
 from dynbatch.row_sparse import RowSparse
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Cell",
