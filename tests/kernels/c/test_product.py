@@ -18,7 +18,7 @@ BODY = """
 #include "product.h"
 EXPORT void pack(ptrdiff_t K, ptrdiff_t N, const REAL* b, ptrdiff_t row, ptrdiff_t column,
     REAL* panels) {
-    pack_panels(0, (N + PANEL - 1) / PANEL, K, N, b, row, column, panels);
+    pack_panels(0, (N + PANEL - 1) / PANEL, K, N, b, 0, row, column, panels);
 }
 EXPORT void multiply(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,
     const REAL* panels, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
