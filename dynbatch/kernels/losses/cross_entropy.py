@@ -123,7 +123,7 @@ def linear_cross_entropy(
 
     Args:
         hidden:  (N, D).
-        weight:  (V, D).
+        weight:  (V, D); without gradients it may be upper halves of numbers.
         losses:  (N,), overwritten, in nats.
         scratch: `workspace` elements.
         wanted:  gradients to compute in the same pass.

@@ -262,7 +262,7 @@ def cross_entropy(
         loss.targets, loss.weights, loss.rule = checked
         loss.smoothing, loss.by_class = smoothing, by_class
         loss.complete_as((logits,), graph, 0, 1, 1, ROWS, sig)
-    if type(logits) is LinearMap and folds.get() and not logits.weight.is_short:
+    if type(logits) is LinearMap and folds.get():
         graph.absorb(logits, loss)
     return loss
 

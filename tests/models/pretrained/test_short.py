@@ -11,6 +11,7 @@ from dynbatch import nodes as F
 from dynbatch import optim
 from dynbatch.errors import ArgumentError, BackendError, DtypeError
 from dynbatch.kernels.c.runtime.library import reason
+from dynbatch.kernels.runtime.precision import round_to
 from dynbatch.models import pretrained
 from dynbatch.train import save_checkpoint
 from tests.models.pretrained import fixtures
@@ -45,6 +46,20 @@ def test_values_have_the_bits_of_the_same_numbers_in_float32(name):
                 nodes = [values(graph, model, sentence) for sentence in sentences]
                 found.append([x.tobytes() for x in graph.values(nodes)])
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("rounding", [{}, {"matmul": "bfloat16"}, {"precision": "bfloat16"}])
+def test_the_logits_of_a_loss_are_not_rounded(rounding):
+    losses, rng = [], np.random.default_rng(0)
+    weight, h = rng.standard_normal((9, 6)), rng.standard_normal((5, 6)).astype(np.float32)
+    wide = db.Parameter(round_to(weight.astype(np.float32), "bfloat16"))
+    short = copy.deepcopy(wide)
+    short.shorten()
+    for parameter in (wide, short):
+        with db.Graph(grad=False, **rounding) as graph:
+            logits = F.linear(F.input(graph, h), parameter)
+            losses.append(F.cross_entropy(logits, [1, 0, 8, 3, 2]).value.tobytes())
+    assert losses[0] == losses[1]
 
 
 def test_weights_stay_in_the_file_and_vectors_are_float32(tmp_path):
