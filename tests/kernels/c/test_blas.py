@@ -143,7 +143,7 @@ def test_factors_in_16_bits_give_the_bits_of_their_numbers(
     layouts += [(np.ascontiguousarray(short), np.ascontiguousarray(b)) for short, b in layouts]
     with multiplying(precision):
         for short, b in layouts:
-            for rows in (1, 7, 101):
+            for rows in (1, 7, 12, 101):
                 blas.matmul_rows(x[:rows], b, expected[:rows], bias)
                 blas.matmul_rows(x[:rows], short, found[:rows], bias)
                 np.testing.assert_array_equal(found[:rows], expected[:rows])

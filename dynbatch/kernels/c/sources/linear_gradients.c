@@ -110,7 +110,7 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
                         if (!out) continue;
                         out += o * stride + x.left;
                         ptrdiff_t skipped = x.skip / TERMS;
-                        rows_by_panel(0, width, x.columns, WORDS(terms) - skipped,
+                        rows_by_panel(AS_WORDS, width, x.columns, WORDS(terms) - skipped,
                             turned + skipped * word, row, word, room + n * PART_WORDS * PANEL,
                             (x.columns + LANES - 1) & -LANES, x.adds ? out : NULL, stride, out,
                             stride);

@@ -15,23 +15,28 @@
 // Rows that read a b where it lies: each tile rounds it anew.
 #define FEW_ROWS (TERMS > 1 ? 2 * TILE_ROWS : VECTOR_BYTES == 64 ? 256 : 16)
 
-// The words of a panel's row, or, where it lies as numbers, of this row and the next, `step` apart,
-// if so many terms are left.
+// The form in which a panel lies: as words, as numbers, or as their upper halves.
+enum { AS_WORDS, AS_NUMBERS, AS_HALVES };
+
+// A vector of a panel's row: its words, or those of this row and the next, `step` apart, if so many
+// terms are left.
 INLINE vector panel_words(
-    const int as_numbers, ptrdiff_t terms, const REAL* panel, ptrdiff_t step) {
-    if (!as_numbers) return load(panel);
-    return two_rows(load(panel), terms > 1 ? load(panel + step) : (vector){0});
+    const int form, ptrdiff_t terms, const void* panel, ptrdiff_t j, ptrdiff_t step) {
+    if (form == AS_WORDS) return load((const REAL*)panel + j);
+    const int is_short = form == AS_HALVES;
+    const void* next = terms > 1 ? element(panel, j + step, is_short) : NULL;
+    return words_of_rows(element(panel, j, is_short), next, LANES, is_short);
 }
 
 // Rows by one panel of `vectors` vectors, whose rows begin `step` apart: c = base + a panel, over K
 // words, or terms if the panel lies as numbers; a NULL `base` is zero.
 #define TILE_ARGUMENTS                                                                \
-    ptrdiff_t K, const REAL *a, ptrdiff_t a_row, ptrdiff_t a_word, const REAL *panel, \
+    ptrdiff_t K, const REAL *a, ptrdiff_t a_row, ptrdiff_t a_word, const void *panel, \
         ptrdiff_t step, const REAL *base, ptrdiff_t base_stride, REAL *c, ptrdiff_t ldc
 
-INLINE void tile(const int rows, const int vectors, const int as_numbers, TILE_ARGUMENTS) {
+INLINE void tile(const int rows, const int vectors, const int form, TILE_ARGUMENTS) {
     vector sum[TILE_ROWS][PANEL_VECTORS];
-    const ptrdiff_t terms = as_numbers ? TERMS : 1;
+    const ptrdiff_t terms = form == AS_WORDS ? 1 : TERMS;
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -43,7 +48,7 @@ INLINE void tile(const int rows, const int vectors, const int as_numbers, TILE_A
             vector b[PANEL_VECTORS];
 #pragma GCC unroll 8
             for (int j = 0; j < vectors; j++)
-                b[j] = factor(panel_words(as_numbers, K - k, panel + j * LANES, step), s);
+                b[j] = factor(panel_words(form, K - k, panel, j * LANES, step), s);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
                 vector x = factor(word(a + i * a_row), s);
@@ -52,7 +57,7 @@ INLINE void tile(const int rows, const int vectors, const int as_numbers, TILE_A
             }
         }
         a += a_word;
-        panel += terms * step;
+        panel = element(panel, terms * step, form == AS_HALVES);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -64,15 +69,16 @@ INLINE void tile(const int rows, const int vectors, const int as_numbers, TILE_A
 }
 
 typedef void tile_function(TILE_ARGUMENTS);
-#define ONE_TILE(name, rows, vectors, as_numbers)                                               \
+#define ONE_TILE(name, rows, vectors, form)                                                     \
     static __attribute__((noinline)) void name##_##rows##_##vectors(TILE_ARGUMENTS) {           \
-        tile(rows, vectors, as_numbers, K, a, a_row, a_word, panel, step, base, base_stride, c, \
-            ldc);                                                                               \
+        tile(rows, vectors, form, K, a, a_row, a_word, panel, step, base, base_stride, c, ldc); \
     }
-#define TILE(rows, vectors) ONE_TILE(tile, rows, vectors, 0)
+#define TILE(rows, vectors) ONE_TILE(tile, rows, vectors, AS_WORDS)
 #define NAME(rows, vectors) tile_##rows##_##vectors,
-#define TILE_BY_NUMBERS(rows, vectors) ONE_TILE(tile_by_numbers, rows, vectors, 1)
+#define TILE_BY_NUMBERS(rows, vectors) ONE_TILE(tile_by_numbers, rows, vectors, AS_NUMBERS)
 #define NAME_BY_NUMBERS(rows, vectors) tile_by_numbers_##rows##_##vectors,
+#define TILE_BY_HALVES(rows, vectors) ONE_TILE(tile_by_halves, rows, vectors, AS_HALVES)
+#define NAME_BY_HALVES(rows, vectors) tile_by_halves_##rows##_##vectors,
 #if TILE_ROWS == 6
 #define EACH_HEIGHT(X, vectors) \
     X(1, vectors) X(2, vectors) X(3, vectors) X(4, vectors) X(5, vectors) X(6, vectors)
@@ -95,13 +101,15 @@ typedef void tile_function(TILE_ARGUMENTS);
 EACH_TILE(TILE)
 #if TERMS > 1
 EACH_TILE(TILE_BY_NUMBERS)
+EACH_TILE(TILE_BY_HALVES)
 #endif
 
-// By whether the panel lies as numbers that are not words yet.
-static tile_function* const TILES[TERMS][PANEL_VECTORS][TILE_ROWS] = {
+// By the panel's form; where a term is a word, halves are packed.
+static tile_function* const TILES[][PANEL_VECTORS][TILE_ROWS] = {
     TABLE(NAME),
 #if TERMS > 1
     TABLE(NAME_BY_NUMBERS),
+    TABLE(NAME_BY_HALVES),
 #endif
 };
 
@@ -120,11 +128,11 @@ static __attribute__((noinline)) void ragged_tile(
 
 // Rows by one panel of `columns` columns: tiles of about even heights.
 static __attribute__((noinline)) void rows_by_panel(
-    int as_numbers, ptrdiff_t M, ptrdiff_t columns, TILE_ARGUMENTS) {
+    int form, ptrdiff_t M, ptrdiff_t columns, TILE_ARGUMENTS) {
     ptrdiff_t tiles = (M + TILE_ROWS - 1) / TILE_ROWS, vectors = (columns + LANES - 1) / LANES;
     for (ptrdiff_t t = 0, i = 0; t < tiles; t++) {
         ptrdiff_t rows = M * (t + 1) / tiles - i;
-        tile_function* whole = TILES[as_numbers][vectors - 1][rows - 1];
+        tile_function* whole = TILES[form][vectors - 1][rows - 1];
         const REAL *from = a + i * a_row, *plus = base ? base + i * base_stride : NULL;
         REAL* to = c + i * ldc;
         if (columns == vectors * LANES)
@@ -151,7 +159,7 @@ static void product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdif
             const REAL* top = rows_of_words(0, rows, terms, a + i * lda + k, 0, &row, &word, block);
             for (ptrdiff_t j = 0; j < N; j += PANEL) {
                 ptrdiff_t columns = least(N - j, PANEL), width = (columns + LANES - 1) & -LANES;
-                rows_by_panel(0, rows, columns, WORDS(terms), top, row, word,
+                rows_by_panel(AS_WORDS, rows, columns, WORDS(terms), top, row, word,
                     panels + WORDS(K) * j + k / TERMS * width, width,
                     base ? base + i * base_stride + j : NULL, base_stride, c + i * ldc + j, ldc);
             }
@@ -178,7 +186,7 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const void* 
         return;
     }
     unsigned long mode = begin_product();
-    int in_place = b_column == 1 && M <= FEW_ROWS && !b_is_short;
+    int in_place = b_column == 1 && M <= FEW_ROWS && (TERMS > 1 || !b_is_short);
     ptrdiff_t k = 0, made_row = TERMS > 1 && N > GROUP && !are_there ? PART_WORDS : 0;
     do {
         ptrdiff_t terms = least(K - k, PART);
@@ -193,18 +201,18 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const void* 
                     ptrdiff_t columns = least(last - j, PANEL), length = WORDS(terms);
                     ptrdiff_t step = (columns + LANES - 1) & -LANES;
                     const void* from = element(b, k * b_term + j * b_column, b_is_short);
-                    const REAL* panel = from;
-                    int as_numbers = 0;
+                    const void* panel = from;
+                    int form = AS_WORDS;
                     if (in_place && step == columns) {
                         step = b_term;
-                        if (TERMS > 1) as_numbers = 1, length = terms;
+                        if (TERMS > 1) form = b_is_short ? AS_HALVES : AS_NUMBERS, length = terms;
                     } else {
                         REAL* packed = group + WORDS(terms) * (j - first);
                         if (!i)
                             pack_panel(terms, columns, from, b_is_short, b_term, b_column, packed);
                         panel = packed;
                     }
-                    rows_by_panel(as_numbers, rows, columns, length, top, row, word, panel, step,
+                    rows_by_panel(form, rows, columns, length, top, row, word, panel, step,
                         base ? base + i * base_stride + j : NULL, base_stride, c + i * ldc + j,
                         ldc);
                 }
