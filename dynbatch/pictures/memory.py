@@ -8,7 +8,7 @@ from itertools import groupby
 
 from dynbatch.arguments import integer, refused, shown
 from dynbatch.batcher.planning.memory_use import EARLIER, MemoryUse
-from dynbatch.batcher.planning.stages import EARLY_BACKWARD
+from dynbatch.batcher.planning.stages import EARLY_BACKWARD, StageKind
 from dynbatch.errors import GraphError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
@@ -27,6 +27,16 @@ COLOURS = {
     "copies": palette.GREEN,
 }
 """Causes from the bottom up."""
+
+KINDS = EARLY_BACKWARD, *[kind.value for kind in StageKind]
+PART_OF = {
+    StageKind.RECOMPUTE.value: "forward",
+    StageKind.NARROW.value: "forward",
+    StageKind.WIDEN.value: "backward",
+    StageKind.WIDEN_SAVED.value: "backward",
+    StageKind.MULTIPLY.value: "backward",
+}
+"""The part of the step that a stage is drawn in, of those that are named otherwise."""
 
 HINTED = 400
 """Up to so many stages each tells its numbers to those who point at it."""
@@ -156,13 +166,13 @@ def _goes_back(stages: Stages) -> bool:
 def _kind(label: str) -> str:
     """The kind of a stage: "forward", "backward", "early backward" or "accumulate"."""
     kind, _ = _parts(label)
-    return "forward" if kind == "recompute" else kind
+    return PART_OF.get(kind, kind)
 
 
 def _parts(label: str) -> tuple[str, str]:
-    words = 2 if label.startswith(EARLY_BACKWARD) else 1
-    *kind, types = label.split(" ", words)
-    return " ".join(kind), types
+    """A stage's kind, and its node types."""
+    kind = max([kind for kind in KINDS if f"{label} ".startswith(f"{kind} ")], key=len)
+    return kind, label[len(kind) + 1 :]
 
 
 def _counted(label: str) -> str:

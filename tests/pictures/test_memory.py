@@ -56,6 +56,18 @@ def test_a_band_has_as_much_of_its_name_as_fits(others, label):
     assert "forward" in texts
 
 
+def test_what_changes_the_form_of_values_parts_no_band():
+    sizes, of_forms = {"activations": 8}, ["narrow Tanh", "widen Tanh", "widen what is kept Scan"]
+    labels = ["forward Tanh", of_forms[0]] * 9 + ["backward Tanh", *of_forms[1:]] * 9
+    picture = db.pictures.memory(
+        MemoryUse(8, 8, sizes, {"Tanh": 8}, [(label, sizes) for label in labels])
+    )
+    texts = texts_of(picture)
+    assert [texts.count(name) for name in ("forward", "backward")] == [1, 1]
+    assert not any(text.startswith(("narrow", "widen")) for text in texts)
+    assert any("widen what is kept Scan, 8 bytes" in hint for hint in hints_of(picture))
+
+
 def test_what_is_predicted_is_drawn_before_anything_runs():
     with db.Graph() as graph:
         loss = step(graph)
