@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -12,7 +13,8 @@ from dynbatch.arguments import size
 from dynbatch.backend import CPU, Array
 from dynbatch.errors import ShapeError
 from dynbatch.interrupts import deferred_interrupt
-from dynbatch.models.module import Module
+from dynbatch.models.initial import unfilled
+from dynbatch.models.module import AwaitedSizes, Module
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 
@@ -132,11 +134,17 @@ class SizedByInput(Module):
                     unsized.become(parameter)
                 self._awaited = None
 
-    def own_names(self, state: dict[str, Array], prefix: str) -> None:
-        """Make the parameters that wait for an input by the state's: it tells the width."""
-        if self._awaited is not None:
-            first = self._awaited.parameters[0]
-            name = next(name for name, each in self._members() if each is first)
-            shape = np.shape(state.get(prefix + name, ()))
-            if len(shape) > 1:
-                self._make_for(shape[1] * getattr(self, "groups", 1))
+    def sizes_in(self, state: Mapping[str, Array], prefix: str) -> AwaitedSizes | None:
+        """The sizes of the parameters that wait for an input: a state tells its width."""
+        if self._awaited is None:
+            return None
+        first = self._awaited.parameters[0]
+        name = next(name for name, each in self._members() if each is first)
+        shape = np.shape(state.get(prefix + name, ()))
+        if len(shape) < 2:
+            return None
+        width = shape[1] * getattr(self, "groups", 1)
+        with unfilled(len(self._awaited.parameters)):  # draws nothing
+            made = self._awaited.make(width)
+        pairs = zip(self._awaited.parameters, made, strict=True)
+        return AwaitedSizes({a.uid: b.shape for a, b in pairs}, partial(self._make_for, width))

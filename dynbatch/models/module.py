@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +18,17 @@ from dynbatch.kernels.runtime.precision import widened
 from dynbatch.models.members import members
 from dynbatch.names import check_names
 from dynbatch.parameter import UNNAMED, ModelBuffer, Parameter
+
+
+class AwaitedSizes(NamedTuple):
+    """The sizes of parameters that a state tells, where a layer was made without them.
+
+    shapes: by `uid`.
+    make:   gives the parameters first values of these shapes.
+    """
+
+    shapes: Mapping[int, tuple[int, ...]]
+    make: Callable[[], None]
 
 
 class Module:
@@ -187,10 +198,14 @@ class Module:
             ArgumentError:   the state is not a dict.
         """
         state = dict(state_of(self, state))
+        sizes: list[AwaitedSizes] = []
         for prefix, module in self._named_modules():
             module.own_names(state, prefix)
+            if (of_module := module.sizes_in(state, prefix)) is not None:
+                sizes.append(of_module)
         parameters = dict(self.named_parameters())
-        wanted = {name: parameter.shape for name, parameter in parameters.items()}
+        known = {uid: shape for each in sizes for uid, shape in each.shapes.items()}
+        wanted = {name: known.get(p.uid) or p.shape for name, p in parameters.items()}
         shapes = {name: np.shape(array) for name, array in state.items()}
         if differences := state_differences(wanted, shapes, "model"):
             raise CheckpointError(
@@ -198,6 +213,8 @@ class Module:
                 f"{differences}\n  fix: build the model with the sizes it was saved with."
             )
         values = {name: _host_values(name, state[name]) for name in parameters}
+        for each in sizes:
+            each.make()
         for name, parameter in parameters.items():
             parameter.assign(values[name])
 
@@ -210,6 +227,14 @@ class Module:
             state:  values by name; it is changed in place.
             prefix: the path of this module, with a dot at its end; "" for the whole model.
         """
+
+    def sizes_in(self, state: Mapping[str, Array], prefix: str) -> AwaitedSizes | None:
+        """The sizes of this module's parameters that have none before a state tells them.
+
+        Args:
+            state, prefix: as in `own_names`.
+        """
+        return None
 
     def _named_modules(
         self, prefix: str = "", above: tuple[Module, ...] = ()

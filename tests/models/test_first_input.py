@@ -10,7 +10,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError, ShapeError
+from dynbatch.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
 from dynbatch.models.first_input import UnsizedParameter
 from dynbatch.train import load_checkpoint, save_checkpoint
 
@@ -73,6 +73,24 @@ def test_a_state_tells_the_width(name):
     model, other = models.Sequential(made), models.Sequential(unsized)
     other.load_state_dict(model.state_dict())
     np.testing.assert_array_equal(run(made, name)[0], run(unsized, name)[0])
+
+
+@pytest.mark.parametrize("spoiled", ["second", "dtype"])
+def test_a_state_that_is_refused_leaves_the_width_open(spoiled):
+    made, model = [
+        models.Sequential(models.Linear(width, 3, rng=0), models.Linear(3, 2, rng=1))
+        for width in (4, None)
+    ]
+    state = models.Sequential(models.Linear(7, 3), models.Linear(3, 2)).state_dict()
+    if spoiled == "second":
+        state["1.weight"] = np.zeros((2, 5))
+    else:
+        state["1.weight"] = np.array([["a"] * 3] * 2)
+    with pytest.raises((CheckpointError, DtypeError)):
+        model.load_state_dict(state)
+    with db.Graph() as graph:  # and draws what it would have drawn
+        x = F.constant(graph, 1.0, (2, 4))
+        np.testing.assert_array_equal(model(x).value, made(x).value)
 
 
 READ = {
