@@ -45,6 +45,10 @@ class Adaptable(Module):
     adapted_weight: ClassVar[str] = "weight"
     adapter: Adapter | None = None
 
+    def _rewritten(self) -> Iterator[int]:
+        if self.adapter is not None and self.adapter.is_merged:
+            yield getattr(self, self.adapted_weight).uid
+
     def adapted(self, read: Any, y: Node) -> Node:
         """The layer's result y, changed by its adapter if there is one."""
         return y if self.adapter is None else self.adapter(read, y)

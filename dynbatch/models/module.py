@@ -228,6 +228,29 @@ class Module:
             prefix: the path of this module, with a dot at its end; "" for the whole model.
         """
 
+    def checkpoint_settings(self) -> dict[str, float]:
+        """The numbers by which a model computes beside its parameters, by their paths.
+
+        A checkpoint has them, and is loaded into a model with the same ones.
+        """
+        return {
+            prefix + name: float(value)
+            for prefix, module in self._named_modules()
+            for name, value in module._settings()
+        }
+
+    def _settings(self) -> Iterator[tuple[str, float]]:
+        """This module's own part of `checkpoint_settings`."""
+        return iter(())
+
+    def rewritten(self) -> set[int]:
+        """Parameters, by `uid`, that hold other values than the model began with, though frozen."""
+        return {uid for module in self.modules() for uid in module._rewritten()}
+
+    def _rewritten(self) -> Iterator[int]:
+        """This module's own part of `rewritten`."""
+        return iter(())
+
     def sizes_in(self, state: Mapping[str, Array], prefix: str) -> AwaitedSizes | None:
         """The sizes of this module's parameters that have none before a state tells them.
 

@@ -137,10 +137,12 @@ def save_checkpoint(
                       `models.pretrained` adds its configuration by itself.
         save_frozen:  False leaves out the values of frozen parameters, and keeps their digests:
                       who loads the file has them, as from the folder of a pretrained model. A few
-                      adapters then take few bytes. Buffers are saved.
+                      adapters then take few bytes. Buffers are saved, and weights into which an
+                      adapter is merged.
 
     Raises:
-        ArgumentError:   `average` is of frozen parameters, and these are left out.
+        ArgumentError:   `average` is of frozen parameters, and these are left out; or all are
+            frozen, so that nothing of the model would be in the file.
         CheckpointError: the file cannot be written; the one that was there is untouched.
         DtypeError:      `extra` holds something that JSON cannot.
         ImportError:     safetensors is not installed.
@@ -153,7 +155,7 @@ def save_checkpoint(
         ranks.barrier()
         return
     parameters = dict(model.named_parameters())
-    left_out = {} if save_frozen else frozen_of(parameters)
+    left_out = {} if save_frozen else _left_out(model, parameters)
     if average is not None:
         require_trained(average, left_out.values())
     of_model: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
@@ -172,6 +174,8 @@ def save_checkpoint(
         for name, parameter in parameters.items()
         if name not in left_out
     }
+    if settings := _settings_of(model):
+        state["settings"] = settings
     if left_out:
         state["frozen"] = {name: array_digest(_on_host(p)) for name, p in left_out.items()}
     if optimizer is not None:
@@ -220,6 +224,7 @@ def load_checkpoint(
         state = file.state
         parameters = dict(model.named_parameters())
         _check_model(path, parameters, file.shapes_of(MODEL), state["frozen"])
+        _check_settings(path, state["settings"], model)
         _check_kind(path, "optimizer", state["optimizer"], optimizer)
         _check_kind(path, "schedule", state["schedule"], schedule)
         slots = {}
@@ -268,6 +273,20 @@ def frozen_of(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     return {
         name: p for name, p in parameters.items() if p.frozen and not isinstance(p, ModelBuffer)
     }
+
+
+def _left_out(model: HasParameters, parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The parameters that a checkpoint of trained ones of a model leaves out."""
+    rewritten: set[int] = getattr(model, "rewritten", set)()
+    left_out = {name: p for name, p in frozen_of(parameters).items() if p.uid not in rewritten}
+    if parameters and len(left_out) == len(parameters):
+        raise refused(
+            "save_checkpoint", f"save_frozen=False, and all {len(parameters):,} parameters of this "
+            f"{type(model).__name__} are frozen",
+            "a file of what is trained has a parameter or more",
+            "models.unfreeze what is trained, or leave save_frozen=False out",
+        )  # fmt: skip
+    return left_out
 
 
 def require_trained(average: Average, left_out: Iterable[Parameter]) -> None:
@@ -322,6 +341,29 @@ def _check_model(
             f"its run; nothing was loaded.\n  others: {', '.join(changed[:MOST_NAMES])}\n"
             "  rule: what was frozen is not in the file, and is the model's own\n"
             "  fix:  load the model, or the folder, that the run began with, then the checkpoint"
+        )
+
+
+def _settings_of(model: HasParameters) -> dict[str, float]:
+    """The numbers by which a model computes beside its parameters."""
+    settings: dict[str, float] = getattr(model, "checkpoint_settings", dict)()
+    return settings
+
+
+def _check_settings(path: Path, saved: Mapping[str, float], model: HasParameters) -> None:
+    """Check that a model computes by the numbers of a checkpoint, if it has some."""
+    settings = _settings_of(model)
+    others = [
+        f"{name} {settings.get(name)}, saved {value}"
+        for name, value in saved.items()
+        if settings.get(name) != value
+    ]
+    if others:
+        raise CheckpointError(
+            f"{path}: saved from a model with other numbers; nothing was loaded.\n"
+            f"  others: {'; '.join(others[:MOST_NAMES])}\n"
+            "  rule: what an adapter adds is multiplied by its scale, α / r\n"
+            "  fix:  add the adapter with the lora_alpha, ranks and use_rslora of the run"
         )
 
 

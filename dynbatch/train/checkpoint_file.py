@@ -196,7 +196,8 @@ class CheckpointFile:
             )
 
     def _checked(self, state: object) -> State:
-        state = {"average": None, "frozen": {}, **state} if isinstance(state, dict) else state
+        if isinstance(state, dict):
+            state = {"average": None, "frozen": {}, "settings": {}, **state}
         problem = wrong_field(state, _FIELDS)
         if problem:
             raise self.damaged(f"its metadata has {problem}")
@@ -262,6 +263,7 @@ _FIELDS: dict[str, Rule] = {
     "schedule_state": _or_none(is_object),
     "average": _or_none(_is_average),  # missing where there was none
     "frozen": is_object,  # digests of what was left out; missing where nothing was
+    "settings": is_object,  # numbers of the model's own; missing where there were none
 }
 
 

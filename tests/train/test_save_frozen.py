@@ -45,7 +45,7 @@ def test_a_run_goes_on_to_the_same_bits_from_trained_parameters_alone(tmp_path):
     state = sum([array.nbytes for array in one.values()])
     size = os.path.getsize(tmp_path / "run.safetensors")
     train.save_checkpoint(tmp_path / "all.safetensors", whole.model, whole.optimizer)
-    assert 3 * state < size < 3 * state + 5_000  # with two moments of AdamW
+    assert 3 * state < size < 3 * state + 6_000  # with two moments of AdamW, and scales
     assert os.path.getsize(tmp_path / "all.safetensors") > size + 4 * 200 * 8
 
 
@@ -77,6 +77,33 @@ def test_a_whole_checkpoint_of_an_adapted_model_describes_itself(tmp_path):
     assert load_pretrained(tmp_path / "merged.safetensors").state_dict().keys() == {
         name for name in one if "lora" not in name
     }
+
+
+@pytest.mark.parametrize("others", [{"lora_alpha": 4}, {"use_rslora": True}])
+def test_an_adapter_of_another_scale_is_refused_and_nothing_is_loaded(others, tmp_path):
+    path, wanted, other = tmp_path / "run.safetensors", base(), base()
+    models.add_adapter(wanted, models.LoraConfig(r=2, lora_alpha=8), rng=1)
+    train.save_checkpoint(path, wanted, save_frozen=False)
+    models.add_adapter(other, models.LoraConfig(**{"r": 2, "lora_alpha": 8} | others), rng=2)
+    before = other.state_dict()
+    with pytest.raises(CheckpointError, match=r"(?s)scale [\d.]+, saved 4\.0.*α / r"):
+        train.load_checkpoint(path, other)
+    assert all([np.array_equal(before[name], value) for name, value in other.state_dict().items()])
+
+
+def test_weights_that_an_adapter_is_merged_into_are_written(tmp_path):
+    path, model = tmp_path / "merged.safetensors", base()
+    models.add_adapter(model, models.LoraConfig(r=2, init_lora_weights=False), rng=1)
+    models.merge_adapter(model)
+    train.save_checkpoint(path, model, save_frozen=False)
+    again = base()
+    train.load_checkpoint(path, again)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], value)
+    models.remove_adapter(model)
+    with pytest.raises(ArgumentError, match="all 16 parameters of this GPT2 are frozen"):
+        train.save_checkpoint(tmp_path / "none.safetensors", model, save_frozen=False)
+    assert not (tmp_path / "none.safetensors").exists()
 
 
 def test_an_optimizer_from_before_the_adapter_is_refused():

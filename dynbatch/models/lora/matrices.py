@@ -9,7 +9,7 @@ Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import Any, ClassVar
 
@@ -47,6 +47,9 @@ class LoraMatrices(Module):
         self.name, self.start, self.stop = target.name, target.start, target.stop
         self.rank, self.scale = config.rank(target.name), config.scale(target.name)
         self.dropout = config.lora_dropout
+
+    def _settings(self) -> Iterator[tuple[str, float]]:
+        yield "scale", self.scale
 
     @abstractmethod
     def __call__(self, read: Any) -> Node:
