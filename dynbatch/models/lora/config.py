@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dynbatch.arguments import number, refused, shown, size, switch
+from dynbatch.models.lora.patterns import Unbounded, is_full_match
 from dynbatch.names import NamesChecked
 
 ALL_LINEAR = "all-linear"
@@ -89,9 +90,9 @@ class LoraConfig(NamesChecked):
             number(self, f"alpha_pattern[{key!r}]", alpha, "(0, inf)")
         for pattern in (self.target_modules, self.exclude_modules):
             if isinstance(pattern, str):
-                _compiled(pattern)
+                _stands_for(pattern, "")
         for pattern in (*self.rank_pattern, *self.alpha_pattern):
-            _compiled(pattern, _ENDS)
+            _stands_for(pattern, "", _ENDS)
 
     def saves(self) -> tuple[str, ...]:
         """The names of the layers that are trained whole."""
@@ -114,13 +115,13 @@ class LoraConfig(NamesChecked):
 def is_meant(names: Sequence[str] | str | None, name: str) -> bool:
     """Whether a layer is meant by names, by their ends, or by a regular expression."""
     if isinstance(names, str):
-        return _compiled(names).fullmatch(name) is not None
+        return _stands_for(names, name)
     return any([name == each or name.endswith(f".{each}") for each in names or ()])
 
 
 def _by_pattern(patterns: Mapping[str, float], name: str, usual: float) -> float:
     for pattern, value in patterns.items():
-        if _compiled(pattern, _ENDS).fullmatch(name):
+        if _stands_for(pattern, name, _ENDS):
             return value
     return usual
 
@@ -130,13 +131,18 @@ def _is_names(value: object) -> bool:
     return value is None or (is_list and all([isinstance(one, str) for one in value]))  # type: ignore[attr-defined]
 
 
-def _compiled(pattern: str, form: str = "{}") -> re.Pattern[str]:
+def _stands_for(pattern: str, name: str, form: str = "{}") -> bool:
+    """Whether a regular expression, put into a form, stands for a name.
+
+    Raises:
+        ArgumentError: it is none, or one that is not matched in bounded time.
+    """
     try:
         re.compile(pattern)
-        return re.compile(form.format(pattern))
-    except (re.error, OverflowError, RecursionError) as error:
+        return is_full_match(form.format(pattern), name)
+    except (re.error, OverflowError, RecursionError, Unbounded) as error:
         raise refused(
-            "LoraConfig", f"{pattern!r:.60} is not a regular expression ({error})",
+            "LoraConfig", f"{pattern!r:.60} is not a regular expression for names ({error})",
             "one text is a regular expression for a layer's whole name",
             f"give a list, [{pattern!r:.60}], for a name or its end",
         ) from None  # fmt: skip
