@@ -91,9 +91,10 @@ def _tensors(
     if stored is not None:
         return stored(prefix + name, parameter.shape)
     if isinstance(layer, MultiHeadAttention) and name.startswith("in_proj_"):
-        sizes = (layer.inner, layer.kv_inner, layer.kv_inner)
         kind = name.removeprefix("in_proj_")
-        return [(f"{prefix}{x}_proj.{kind}", n) for x, n in zip("qkv", sizes, strict=True)]
+        return [
+            (f"{prefix}{x}_proj.{kind}", n) for x, n in zip("qkv", layer.projected, strict=True)
+        ]
     return [(prefix + name, parameter.shape[0])]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.arguments import number, refused, size, sizes
+from dynbatch.arguments import number, refused, size, sizes, switch
 from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.adapter import Adaptable
@@ -46,11 +46,14 @@ class MultiHeadAttention(Adaptable):
         softcap:    c, which bounds scores s by c · tanh(s / c); None for none.
         position_bias: added to the scores of self-attention by the distance of query and key, an
                     `F.relative_bias`, `F.t5_bias` or `F.alibi`; layers may share one.
+        gated:      whether the values of each head are multiplied by sigmoid(W_g x) before
+                    out_proj, in self-attention.
         rng:        generator or seed of the initial values, distributed as PyTorch's.
 
     Parameters: with I = heads · head_dim and K = kv_heads · head_dim, of self-attention
         in_proj_weight (I + 2 K, D) and in_proj_bias (I + 2 K,), whose rows are those of q, k and v
-        in turn, with qk_norm q_norm.weight and k_norm.weight (head_dim,); of attention to a memory
+        in turn, with qk_norm q_norm.weight and k_norm.weight (head_dim,); if it is gated, those of
+        q are 2 I, head by head those of the query and of its gate; of attention to a memory
         q_proj.weight (I, D), q_proj.bias (I,), kv_proj.weight (2 K, memory_dim), kv_proj.bias
         (2 K,); of both out_proj.weight (D, I), out_proj.bias (D,).
         `load_state_dict` takes PyTorch's names for all of these: in_proj_weight, or q_proj_weight,
@@ -58,10 +61,11 @@ class MultiHeadAttention(Adaptable):
 
     Raises:
         ArgumentError: heads do not divide `dim`, or called with a memory and made without, or
-            made for a memory and called without; or `rotary` or `position_bias` is given for a
-            memory; or called with a bias where there is a `position_bias`.
+            made for a memory and called without; or `rotary`, `position_bias`, `qk_norm` or `gated`
+            is given for a memory; or called with a bias where there is a `position_bias`.
 
-    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; gates: Qiu et al. 2025,
+        arXiv:2505.06708.
     """
 
     adapted_weight = "in_proj_weight"
@@ -81,6 +85,7 @@ class MultiHeadAttention(Adaptable):
         qk_norm: float | None = None,
         softcap: float | None = None,
         position_bias: DistanceBias | None = None,
+        gated: bool = False,
         rng: Rng = None,
     ) -> None:
         sizes(self, dim=dim, heads=heads)
@@ -101,11 +106,13 @@ class MultiHeadAttention(Adaptable):
         self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.has_memory = memory_dim is not None
-        if self.has_memory and not (rotary is None and position_bias is None and qk_norm is None):
+        self.gated = switch(self, "gated", gated)
+        of_sentence = (rotary, position_bias, qk_norm)
+        if self.has_memory and (gated or any([each is not None for each in of_sentence])):
             raise refused(
-                "MultiHeadAttention", "positions and a memory",
-                "positions of a sentence and of a memory are not compared",
-                "leave rotary, position_bias and qk_norm out",
+                "MultiHeadAttention", f"{'gates' if gated else 'positions'} and a memory",
+                "positions of a sentence and of a memory are not compared, nor are heads gated",
+                "leave rotary, position_bias, qk_norm and gated out",
             )  # fmt: skip
         self.rotary = None if rotary is None else dict(rotary)
         self.position_bias = position_bias
@@ -116,14 +123,20 @@ class MultiHeadAttention(Adaptable):
         rng = generator(rng)
         has_qkv_bias = has_bias(self, bias, "qkv")
         if memory_dim is None:
-            self.in_proj_weight = glorot(rng, (self.inner + 2 * self.kv_inner, dim))
-            self.in_proj_bias = zeros(self.inner + 2 * self.kv_inner) if has_qkv_bias else None
+            rows = sum(self.projected)
+            self.in_proj_weight = glorot(rng, (rows, dim))
+            self.in_proj_bias = zeros(rows) if has_qkv_bias else None
         else:
             memory_dim = size(self, "memory_dim", memory_dim)
             self.q_proj = _projection(rng, dim, self.inner, has_qkv_bias)
             self.kv_proj = _projection(rng, memory_dim, 2 * self.kv_inner, has_qkv_bias)
         weight = uniform(rng, (dim, self.inner), self.inner)
         self.out_proj = Linear.of(weight, zeros(dim) if has_bias(self, bias, "out") else None)
+
+    @property
+    def projected(self) -> tuple[int, int, int]:
+        """Rows of in_proj_weight for queries, with their gates, for keys and for values."""
+        return (1 + self.gated) * self.inner, self.kv_inner, self.kv_inner
 
     @block
     def __call__(
@@ -147,7 +160,7 @@ class MultiHeadAttention(Adaptable):
             bias:   added to the scores, as `F.attention` has it: (T, S) or (heads, T, S), an array
                 or a node, or of `F.feature_bias`; none where the module has a `position_bias`.
         """
-        queries, keys, values = self._projected(x, memory)
+        queries, keys, values, *gates = self._projected(x, memory)
         if bias is None:
             bias = self.position_bias
         elif self.position_bias is not None:
@@ -161,7 +174,7 @@ class MultiHeadAttention(Adaptable):
             heads=self.heads, kv_heads=self.kv_heads, bias=bias,
             dropout=self.dropout if self.training else 0.0, softcap=self.softcap,
         )  # fmt: skip
-        return self.out_proj(seen)
+        return self.out_proj(seen * F.sigmoid(gates[0]) if gates else seen)
 
     def _projected(self, x: Node, memory: Node | None) -> Sequence[Node]:
         if self.has_memory != (memory is not None):
@@ -172,8 +185,13 @@ class MultiHeadAttention(Adaptable):
             )  # fmt: skip
         if memory is None:
             joined = self.adapted(x, F.linear(x, self.in_proj_weight, self.in_proj_bias))
+            if self.gated:
+                mixed, keys, values = F.split(joined, self.projected)
+                parts = F.chunk(mixed, 2 * self.heads)
+                queries, gates = F.concat(parts[::2]), F.concat(parts[1::2])
+                return *self._normalised(queries, keys), values, gates
             if self.rotary is None or self.q_norm is not None:
-                queries, keys, values = F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
+                queries, keys, values = F.split(joined, self.projected)
                 return *self._normalised(queries, keys), values
             turned, values = F.split(joined, [self.inner + self.kv_inner, self.kv_inner])
             turned = F.rotary(turned, self.heads + self.kv_heads, **self.rotary)
@@ -182,9 +200,8 @@ class MultiHeadAttention(Adaptable):
 
     def _normalised(self, queries: Node, keys: Node) -> Sequence[Node]:
         """Queries and keys normalised by head, if they are, and turned."""
-        if self.q_norm is None or self.k_norm is None:
-            return queries, keys
-        queries, keys = self.q_norm(queries, self.heads), self.k_norm(keys, self.kv_heads)
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries, self.heads), self.k_norm(keys, self.kv_heads)
         if self.rotary is None:
             return queries, keys
         return (

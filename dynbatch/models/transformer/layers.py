@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, size, sizes, switch
@@ -40,6 +40,8 @@ class LayerOptions(TypedDict, total=False):
     input_norm: bool
     output_norm: bool
     position_bias: DistanceBias | None
+    gated: bool
+    linear_attn: Module | None
     rng: Rng
 
 
@@ -88,18 +90,26 @@ class TransformerEncoderLayer(Module):
         eps:             of the norms.
         bias:            whether linear maps and LayerNorms have biases; or which of them, some of
                          ("qkv", "out", "feed_forward", "norm").
-        kv_heads, head_dim, scale, rotary, qk_norm, softcap, position_bias: of `MultiHeadAttention`.
+        kv_heads, head_dim, scale, rotary, qk_norm, softcap, position_bias, gated: of
+                         `MultiHeadAttention`.
         window:          a token sees those at most so far away, unless the call says otherwise.
         input_norm:      without, a pre-norm layer reads its input as it is in attention, as the
                          first one of ModernBERT does.
         output_norm:     in a pre-norm layer, also normalise each part's result before it is added,
                          as Gemma 2 does.
+        linear_attn:     takes the place of self-attention: a module (T, D) -> (T, D) that sees the
+                         tokens so far, such as `GatedDeltaNet` and `Mamba2`.
         rng:             generator or seed of the initial values.
 
     Parameters: under PyTorch's names, self_attn.in_proj_weight (3 D, D), self_attn.in_proj_bias,
         self_attn.out_proj.weight, self_attn.out_proj.bias, linear1.weight, linear1.bias,
         linear2.weight, linear2.bias, norm1.weight, norm1.bias, norm2.weight, norm2.bias; with
-        output_norm also output_norm1.weight, output_norm2.weight and their biases.
+        output_norm also output_norm1.weight, output_norm2.weight and their biases; with linear_attn
+        its own in place of self_attn's.
+
+    Raises:
+        ArgumentError: a size or a choice is not one; or with linear_attn it is called with a mask
+            or a bias.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm Xiong et al. 2020,
         arXiv:2002.04745; output_norm: Gemma Team 2024, arXiv:2408.00118, section 2.
@@ -129,17 +139,22 @@ class TransformerEncoderLayer(Module):
         input_norm: bool = True,
         output_norm: bool = False,
         position_bias: DistanceBias | None = None,
+        gated: bool = False,
+        linear_attn: Module | None = None,
         rng: Rng = None,
     ) -> None:
         sizes(self, dim=dim, heads=heads)
         rng = generator(rng)
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.norm_first = switch(self, "norm_first", norm_first)
-        self.self_attn = MultiHeadAttention(
-            dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, qk_norm=qk_norm,
-            scale=scale, dropout=self.dropout if attention_dropout is None else attention_dropout,
-            rotary=rotary, softcap=softcap, position_bias=position_bias, rng=rng,
-        )  # fmt: skip
+        self.linear_attn = linear_attn
+        self.attention_dropout = self.dropout if attention_dropout is None else attention_dropout
+        if linear_attn is None:
+            self.self_attn = MultiHeadAttention(
+                dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, qk_norm=qk_norm,
+                scale=scale, dropout=self.attention_dropout, rotary=rotary, softcap=softcap,
+                position_bias=position_bias, gated=gated, rng=rng,
+            )  # fmt: skip
         hidden = 4 * dim if hidden is None else hidden
         inner_dropout = self.dropout if inner_dropout is None else inner_dropout
         inner = FeedForward(
@@ -167,10 +182,22 @@ class TransformerEncoderLayer(Module):
         bias: Bias | None = None,
     ) -> Node:  # fmt: skip
         """The layer's values; the arguments are those of `MultiHeadAttention`."""
-        window = self.window if window is None else window
-        attend = partial(self.self_attn, causal=causal, window=window, mask=mask, bias=bias)
+        attend = self._attend(causal, window, mask, bias)
         x = self.add(x, self.norm1, attend, self.output_norm1)
         return self.add(x, self.norm2, self.feed_forward, self.output_norm2)
+
+    def _attend(
+        self, causal: bool, window: int | None, mask: Any, bias: Bias | None = None
+    ) -> Callable[[Node], Node]:
+        window = self.window if window is None else window
+        if self.linear_attn is None:
+            return partial(self.self_attn, causal=causal, window=window, mask=mask, bias=bias)
+        if not (window is None and mask is None and bias is None):
+            raise refused(
+                type(self).__name__, "a window, a mask or a bias with linear_attn",
+                "a recurrence sees all tokens so far, and has no scores", "leave it out",
+            )  # fmt: skip
+        return cast(Callable[[Node], Node], self.linear_attn)
 
     def add(
         self, x: Node, norm: Norm | None, part: Callable[[Node], Node],
@@ -217,7 +244,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
             name: value for name, value in options.items() if name in ATTENTION
         }
         self.multihead_attn = MultiHeadAttention(
-            dim, heads, memory_dim=memory_dim, dropout=self.self_attn.dropout, **settings
+            dim, heads, memory_dim=memory_dim, dropout=self.attention_dropout, **settings
         )
         self.norm3 = norm_of(self, dim, options)
 
@@ -239,8 +266,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
             causal, window, mask: of the attention of x to itself, as `MultiHeadAttention` has them.
             memory_mask:         boolean (T, S) or (S,); False hides a row of the memory.
         """
-        window = self.window if window is None else window
-        attend = partial(self.self_attn, causal=causal, window=window, mask=mask)
+        attend = self._attend(causal, window, mask)
         look = partial(self.multihead_attn, memory=memory, mask=memory_mask)
         x = self.add(x, self.norm1, attend)
         x = self.add(x, self.norm2, look)
