@@ -98,31 +98,36 @@ class GatedDeltaNet(Module):
         self.value_dim = dim // heads if value_dim is None else size(self, "value_dim", value_dim)
         keys, values = heads * self.key_dim, self.value_heads * self.value_dim
         rng = generator(rng)
-        self.in_proj_qkv = Linear(dim, 2 * keys + values, bias=False, rng=rng)
-        self.in_proj_z = Linear(dim, values, bias=False, rng=rng)
-        self.in_proj_b = Linear(dim, self.value_heads, bias=False, rng=rng)
-        self.in_proj_a = Linear(dim, self.value_heads, bias=False, rng=rng)
+        self._add_projections(dim, 2 * keys + values, values, rng)
         self.conv1d = CausalConv1d(2 * keys + values, kernel, bias=False, rng=rng)
         self.dt_bias = made((self.value_heads,), lambda: _dt_bias(rng, self.value_heads))
         self.A_log = _log_rates(rng, self.value_heads, 0.01)
         self.norm = RMSNorm(self.value_dim, number(self, "eps", eps, "[0, inf)"))
         self.out_proj = Linear(values, dim, bias=False, rng=rng)
 
+    def _add_projections(self, dim: int, mixed: int, values: int, rng: np.random.Generator) -> None:
+        self.in_proj_qkv = Linear(dim, mixed, bias=False, rng=rng)
+        self.in_proj_z = Linear(dim, values, bias=False, rng=rng)
+        self.in_proj_b = Linear(dim, self.value_heads, bias=False, rng=rng)
+        self.in_proj_a = Linear(dim, self.value_heads, bias=False, rng=rng)
+
     @block
     def __call__(self, x: Node) -> Node:
         """The layer's values for a sentence x (T, D)."""
         keys, values = self.heads * self.key_dim, self.value_heads * self.value_dim
-        mixed = F.silu(self.conv1d(self.in_proj_qkv(x)))
-        q, k, v = F.split(mixed, [keys, keys, values])
+        mixed, z, b, a = self.projected(x)
+        q, k, v = F.split(F.silu(self.conv1d(mixed)), [keys, keys, values])
         q, k = [self._of_value_heads(self._unit(part)) for part in (q, k)]
-        a = self.in_proj_a.adapted(x, F.linear(x, self.in_proj_a.weight, self.dt_bias))
-        dt = F.softplus(a)
-        log_a = -F.exp(F.parameter(x.graph, self.A_log)) * dt
-        b = F.sigmoid(self.in_proj_b(x))
+        log_a = -F.exp(F.parameter(x.graph, self.A_log)) * F.softplus(a)
         scale: float = self.key_dim**-0.5
-        seen = F.gated_delta_rule(q * scale, k, v, log_a, b)
+        seen = F.gated_delta_rule(q * scale, k, v, log_a, F.sigmoid(b))
         normed = F.rms_norm(seen, self.norm.weight, self.norm.eps, heads=self.value_heads)
-        return self.out_proj(normed * F.silu(self.in_proj_z(x)))
+        return self.out_proj(normed * F.silu(z))
+
+    def projected(self, x: Node) -> tuple[Node, Node, Node, Node]:
+        """W_qkv x, W_z x, W_b x and W_a x + dt_bias."""
+        a = self.in_proj_a.adapted(x, F.linear(x, self.in_proj_a.weight, self.dt_bias))
+        return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), a
 
     def _unit(self, x: Node) -> Node:
         """Each head divided by √(Σ x² + 1e-6), as a root mean square."""

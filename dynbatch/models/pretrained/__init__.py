@@ -36,6 +36,7 @@ from dynbatch.models.pretrained.mpnet import (
     MPNetForTokens,
 )
 from dynbatch.models.pretrained.qwen import Qwen2, Qwen2Config, Qwen3, Qwen3Config
+from dynbatch.models.pretrained.qwen_next import Qwen3Next, Qwen3NextConfig
 from dynbatch.models.pretrained.roberta import (
     Roberta,
     RobertaConfig,
@@ -87,6 +88,8 @@ __all__ = [
     "Qwen2Config",
     "Qwen3",
     "Qwen3Config",
+    "Qwen3Next",
+    "Qwen3NextConfig",
     "Roberta",
     "RobertaConfig",
     "RobertaForClassification",

@@ -37,6 +37,7 @@ from dynbatch.models.pretrained.mpnet import (
     MPNetForTokens,
 )
 from dynbatch.models.pretrained.qwen import Qwen2, Qwen3
+from dynbatch.models.pretrained.qwen_next import Qwen3Next
 from dynbatch.models.pretrained.roberta import (
     Roberta,
     RobertaForClassification,
@@ -49,8 +50,8 @@ from dynbatch.train.checkpoint_file import CheckpointFile
 from dynbatch.train.run_folder import model_file
 
 _WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (
-    Bert, Roberta, DistilBert, MPNet, ModernBert, GPT2, Llama, Mistral, Qwen2, Qwen3, Gemma2,
-    Gemma3, T5, Marian, Bart, MBart,
+    Bert, Roberta, DistilBert, MPNet, ModernBert, GPT2, Llama, Mistral, Qwen2, Qwen3, Qwen3Next,
+    Gemma2, Gemma3, T5, Marian, Bart, MBart,
 )  # fmt: skip
 _WITH_HEAD: tuple[type[PretrainedModel], ...] = (
     BertForMaskedWords, BertForClassification, BertForTokens,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,6 +81,7 @@ class DecoderConfig(ModelConfig):
 
     has_qk_norm: ClassVar[bool] = False
     has_output_norms: ClassVar[bool] = False
+    has_gated_attention: ClassVar[bool] = False
     stores_scales_less_one: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -94,9 +96,17 @@ class DecoderConfig(ModelConfig):
             object.__setattr__(self, "others", others)
             self.read_rope(dict(rope))
         number(type(self).__name__, "rope_theta", self.rope_theta, "(0, inf)")
-        refuse_settings(self, partial_rotary_factor=(None, 1.0))
+        self.refuse_partial()
         for layer_type in (FULL, SLIDING):
             self.rotary(layer_type)
+
+    def refuse_partial(self) -> None:
+        """Refuse positions that turn a part of the features, where a family knows none.
+
+        Raises:
+            ArgumentError: partial_rotary_factor is another number than 1.
+        """
+        refuse_settings(self, partial_rotary_factor=(None, 1.0))
 
     def read_rope(self, rope: dict[str, Any]) -> None:
         """Take the fields of positions from "rope_parameters".
@@ -165,7 +175,9 @@ class DecoderConfig(ModelConfig):
         return rotary_options(self, self.rope_theta, self.rope_scaling)
 
 
-def check_types(config: Any, types: Sequence[Any] | None) -> None:
+def check_types(
+    config: Any, types: Sequence[Any] | None, known: Sequence[str] = (FULL, SLIDING)
+) -> None:
     """Check the types of attention of all layers, if they are named.
 
     Raises:
@@ -173,10 +185,10 @@ def check_types(config: Any, types: Sequence[Any] | None) -> None:
     """
     if types is None:
         return
-    if len(types) != config.num_hidden_layers or not set(map(str, types)) <= {FULL, SLIDING}:
+    if len(types) != config.num_hidden_layers or not set(map(str, types)) <= set(known):
         raise refused(
             type(config).__name__, f"layer_types is {types!r:.80}",
-            f"for each of {config.num_hidden_layers} layers {FULL!r} or {SLIDING!r}",
+            f"for each of {config.num_hidden_layers} layers {' or '.join(map(repr, known))}",
             "choose a checkpoint whose layers are of these types",
         )  # fmt: skip
 
@@ -225,11 +237,12 @@ class CausalDecoder(CausalModel):
             attention_dropout=config.attention_dropout, kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim, scale=config.scale, softcap=config.softcap,
             qk_norm=config.rms_norm_eps if config.has_qk_norm else None,
-            output_norm=config.has_output_norms, each=self.options_of, rng=rng,
+            output_norm=config.has_output_norms, gated=config.has_gated_attention,
+            each=partial(self.options_of, rng), rng=rng,
         )  # fmt: skip
         self.output = output_layer(self.word, is_tied, deviation, rng)
 
-    def options_of(self, layer: int) -> LayerOptions:
+    def options_of(self, rng: np.random.Generator, layer: int) -> LayerOptions:
         """Options in which layers differ."""
         kind = self.config.type_of(layer)
         return {"window": self.config.window(kind), "rotary": self.config.rotary(kind)}
@@ -264,6 +277,7 @@ class CausalDecoder(CausalModel):
         ours, theirs = "decoder.layers.*.", "model.layers.*."
         projections = [f"{theirs}self_attn.{part}_proj.{{}}" for part in "qkv"]
         rows = [heads * config.head_size for heads in (config.num_attention_heads, config.kv_heads)]
+        rows[0] *= 1 + config.has_gated_attention
         gates = [f"{theirs}mlp.{part}_proj.{{}}" for part in ("gate", "up")]
         norms = {
             ours + "norm1.weight": theirs + "input_layernorm.weight",

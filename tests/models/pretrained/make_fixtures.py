@@ -229,6 +229,14 @@ CASES = {
         "Qwen3ForCausalLM", DECODER | {"attention_bias": True, "rope_parameters": YARN},
         torch.bfloat16,
     ),
+    "qwen3-next": Case(
+        "Qwen3NextForCausalLM", DECODER | {
+            "layer_types": ["linear_attention", "full_attention"], "num_experts": 0,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 3,
+            "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3, "head_dim": 8,
+        },
+        gradients=True,
+    ),
     "gemma2": Case("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 1.5}),
     "gemma3": Case(
         "Gemma3ForCausalLM", GEMMA | TURNS | {

@@ -100,6 +100,22 @@ def qwen3(draw: Draw) -> dict[str, Any]:
     return qwen2(draw) | {"attention_bias": draw(True, False)}
 
 
+def qwen3_next(draw: Draw) -> dict[str, Any]:
+    settings = decoder(draw) | {"attention_bias": draw(True, False), "num_experts": 0}
+    heads, shared = draw((1, 1), (2, 1), (2, 2), (1, 3))
+    settings["rope_parameters"]["partial_rotary_factor"] = draw(0.25, 0.5, 1.0)
+    settings["head_dim"] = 8
+    layers = settings["num_hidden_layers"]
+    # One at least is of attention: without any, `transformers` cannot generate.
+    types = [draw("linear_attention", "full_attention") for _ in range(layers - 1)]
+    types.insert(draw(0, layers - 1), "full_attention")
+    return settings | {
+        "linear_num_key_heads": heads, "linear_num_value_heads": heads * shared,
+        "linear_key_head_dim": draw(3, 4, 8), "linear_value_head_dim": draw(4, 5, 8),
+        "linear_conv_kernel_dim": draw(2, 3, 4), "layer_types": types,
+    }  # fmt: skip
+
+
 def gemma2(draw: Draw) -> dict[str, Any]:
     return mixed(draw, decoder(draw)) | {
         "hidden_activation": draw("gelu_pytorch_tanh", "gelu", "silu"),
@@ -198,6 +214,7 @@ FAMILIES = {
     "mistral": Kind("MistralForCausalLM", "MistralConfig", mistral),
     "qwen2": Kind("Qwen2ForCausalLM", "Qwen2Config", qwen2),
     "qwen3": Kind("Qwen3ForCausalLM", "Qwen3Config", qwen3),
+    "qwen3-next": Kind("Qwen3NextForCausalLM", "Qwen3NextConfig", qwen3_next),
     "gemma2": Kind("Gemma2ForCausalLM", "Gemma2Config", gemma2),
     "gemma3": Kind("Gemma3ForCausalLM", "Gemma3TextConfig", gemma3),
     "distilbert": Kind("DistilBertModel", "DistilBertConfig", distilbert),

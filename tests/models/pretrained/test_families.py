@@ -42,6 +42,7 @@ FAMILIES = {
     "mistral": pretrained.Mistral,
     "qwen2": pretrained.Qwen2,
     "qwen3": pretrained.Qwen3,
+    "qwen3-next": pretrained.Qwen3Next,
     "gemma2": pretrained.Gemma2,
     "gemma3": pretrained.Gemma3,
     "marian": pretrained.Marian,

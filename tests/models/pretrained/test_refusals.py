@@ -46,6 +46,9 @@ CONFIGURATIONS = [
     ("gpt2", {"embd_pdrop": 1.5}, "give p such a number"),
     ("llama", {"hidden_act": "mish"}, "choose a checkpoint with one of these"),
     ("llama", {"partial_rotary_factor": 0.5}, "choose a checkpoint without it"),
+    ("qwen3-next", {"num_experts": 4}, "num_experts 0, or whose mlp_only_layers are all"),
+    ("qwen3-next", {"hidden_act": "gelu"}, "choose a checkpoint without it"),
+    ("qwen3-next", {"layer_types": ["linear_attention"]}, "whose layers are of these types"),
     ("distilbert", {"layer_norm_eps": 1e-5}, "choose a checkpoint without it"),
     (
         "llama",
