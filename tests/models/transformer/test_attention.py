@@ -136,6 +136,40 @@ def test_positions_are_those_of_attention_of_a_sentence_to_itself(positions):
         models.MultiHeadAttention(8, 2, memory_dim=8, **positions)
 
 
+def test_gates_multiply_the_values_of_each_head():
+    gated = models.MultiHeadAttention(8, 2, kv_heads=1, rotary={}, gated=True, rng=0)
+    plain = models.MultiHeadAttention(8, 2, kv_heads=1, rotary={}, rng=0)
+    rows = gated.in_proj_weight.value
+    queries, gates = [rows[:16].reshape(2, 2, 4, 8)[:, k].reshape(8, 8) for k in range(2)]
+    plain.in_proj_weight.assign(np.concatenate([queries, rows[16:]]))
+    plain.out_proj.weight.assign(np.eye(8))
+    for bias in (plain.in_proj_bias, gated.in_proj_bias):
+        bias.assign(np.zeros(bias.shape))
+    x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+    with db.Graph() as graph:
+        seen = plain(F.input(graph, x), causal=True).value / (1 + np.exp(-x @ gates.T))
+        found = gated(F.input(graph, x), causal=True).value
+    np.testing.assert_allclose(found, seen @ gated.out_proj.weight.value.T, rtol=0, atol=1e-6)
+    with pytest.raises(ArgumentError, match="gates and a memory"):
+        models.MultiHeadAttention(8, 2, memory_dim=8, gated=True)
+
+
+def test_a_recurrence_takes_the_place_of_attention():
+    layer = models.TransformerEncoderLayer(
+        8, 2, linear_attn=models.GatedDeltaNet(8, 2, rng=0), rng=0
+    )
+    names = [name for name, _ in layer.named_parameters()]
+    assert "linear_attn.A_log" in names and not any(["self_attn" in name for name in names])
+    layer.eval()
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((5, 8), np.float32))
+        expected = layer.norm1(x + layer.linear_attn(x))
+        expected = layer.norm2(expected + layer.feed_forward(expected)).value
+        np.testing.assert_allclose(layer(x, causal=True).value, expected, atol=1e-6)
+        with pytest.raises(ArgumentError, match="a mask or a bias with linear_attn"):
+            layer(x, mask=np.ones(5, bool))
+
+
 @pytest.mark.parametrize("widths", [{}, {"memory_dim": 4}])
 def test_dropout_of_probabilities_is_on_while_training(widths):
     attention = models.MultiHeadAttention(4, 2, dropout=1.0, **widths, rng=0)
