@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from dynbatch.arguments import size
+from dynbatch.arguments import refused, size
 from dynbatch.kernels.runtime import openblas
 from dynbatch.kernels.runtime.workers import Helper, Job, ThreadSpan, workers
 from dynbatch.recent import free_at_fork
@@ -62,9 +63,15 @@ def set_num_threads(count: int) -> None:
     """Set the number of threads of all graphs of this process.
 
     Raises:
-        ArgumentError: `count` is not an integer, or smaller than 1.
+        ArgumentError: `count` is not an integer, or smaller than 1; or above 1 in a browser.
     """
-    _settings["threads"] = size("set_num_threads", "count", count)
+    threads = size("set_num_threads", "count", count)
+    if threads > 1 and sys.platform == "emscripten":
+        raise refused(
+            "set_num_threads", f"count is {threads}", "a browser runs one thread",
+            "leave it out: results have the same bits with any number",
+        )  # fmt: skip
+    _settings["threads"] = threads
 
 
 def available() -> int:

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from dynbatch.errors import ArgumentError
 from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.kernels.runtime.workers import Helper
 from tests.forks import in_child
@@ -139,6 +140,14 @@ def test_shards_are_even_and_not_too_small(count, least, expected):
 def test_fewer_than_one_thread_raises():
     with pytest.raises(ValueError, match="count >= 1"):
         parallel.set_num_threads(0)
+
+
+def test_a_browser_has_one_thread_and_says_so(monkeypatch):
+    monkeypatch.setattr("sys.platform", "emscripten")
+    before = parallel.num_threads()
+    with pytest.raises(ArgumentError, match="rule: a browser runs one thread"):
+        parallel.set_num_threads(2)
+    assert parallel.num_threads() == before
 
 
 def test_one_thread_of_blas_restores_what_it_found():
