@@ -147,7 +147,7 @@ def joined_by_mpi(place: PlaceInRun) -> MpiTransport:
             f"the environment tells of {place.size} processes, and the MPI of mpi4py of {size}: "
             f"{mpi.Get_library_version().splitlines()[0]}.\n"
             "  rule: mpi4py loads the MPI that mpiexec belongs to\n"
-            "  fix:  the mpiexec of that MPI; with several, MPI4PY_LIBMPI names "
-            "the library"
+            "  fix:  the mpiexec of that MPI; or srun --mpi=pmix or pmi2, as `srun --mpi=list` "
+            "has it;\n        with several MPIs, MPI4PY_LIBMPI names the library"
         )
     return MpiTransport(mpi)

@@ -14,6 +14,9 @@ from dynbatch.parallel.transport import Buffer, Transport, bytes_of, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange or BETWEEN, bytes that follow
 
+BUFFER_BYTES = 1 << 20
+"""What a socket may hold, as far as the system allows: the more, the fewer turns two ranks take."""
+
 
 class SocketTransport(Transport):
     """Exchanges bytes over a socket for each other rank; see `Transport`.
@@ -39,6 +42,7 @@ class SocketTransport(Transport):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._alarm, selectors.EVENT_READ)
         for peer in self._peers.values():
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             peer.setblocking(False)
 
     def _move(
