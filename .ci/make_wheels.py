@@ -119,7 +119,7 @@ def problem_of(library: Binary, platform: Platform, text: str) -> str:
         return f"it needs {', '.join(foreign)}"
     if library.system > platform.system:
         return f"it needs version {'.'.join(map(str, library.system))} of the system"
-    if system.startswith("macos") and not library.is_signed:
+    if platform.target.startswith("aarch64-macos") and not library.is_signed:
         return "it is not signed"
     return ""
 

@@ -108,6 +108,8 @@ def test_a_library_that_users_of_a_platform_could_not_load_is_refused(wheels):
     library = wheels.described(mach_o())._replace(libraries=frozenset(wheels.LIBRARIES["macos"]))
     assert problem(library, mac) == ""
     assert problem(library._replace(is_signed=False), mac) == "it is not signed"
+    intel = wheels.PLATFORMS["macosx_11_0_x86_64"]  # whose system loads what is not signed
+    assert problem(library._replace(machine="x86_64", is_signed=False), intel) == ""
     assert problem(library._replace(system=(12, 0)), mac) == "it needs version 12.0 of the system"
 
 
