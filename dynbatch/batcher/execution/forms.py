@@ -11,7 +11,7 @@ from itertools import zip_longest
 from dynbatch.backend import Array
 from dynbatch.batcher.planning.narrowing import Ranges
 from dynbatch.batcher.planning.stages import Stage, StageKind
-from dynbatch.batcher.steps.placement import halves
+from dynbatch.batcher.steps.placement import Left, halves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels.narrow import narrow, round_values, widen
 from dynbatch.nodes.batch import Batch
@@ -23,12 +23,12 @@ def round_step(step: StepRun, ranges: Sequence[Ranges]) -> None:
     Args:
         ranges: of each block, the elements to round; none where all are bfloat16 numbers.
     """
-    for block, offset, rounded in zip_longest(step.blocks, step.narrow, ranges):
-        for start, end in rounded or () if offset is None else ():
+    for number, (block, rounded) in enumerate(zip_longest(step.blocks, ranges)):
+        for start, end in rounded or () if number not in step.narrow else ():
             round_values(block.values().flat[start:end])
     if step.batch.saved:
         names = step.node_type.narrow_saved(step.batch)
-        round_saved(step.batch, [name for name in names if name not in step.narrow_saved])
+        round_saved(step.batch, [name for name in names if name not in step.narrow])
 
 
 def round_saved(batch: Batch, names: Iterable[str]) -> None:
@@ -41,44 +41,33 @@ def change_form(stage: Stage, arena: Array) -> None:
     """Do what a stage that narrows or widens is for."""
     place_widened(stage)
     for step in stage.steps:
-        if stage.kind is StageKind.NARROW:
-            _narrow(step, arena)
-        elif stage.kind is StageKind.WIDEN:
-            _widen(step, arena)
-        else:
-            _widen_saved(step, arena)
+        if stage.kind is StageKind.WIDEN_SAVED:
+            step.place_saved(arena)
+        for left in _changed(stage, step):
+            if isinstance(left, str):
+                flat = step.batch.saved[left].reshape(-1)
+            else:
+                flat = step.blocks[left].values().flat
+            short = halves(arena, step.narrow[left], flat.size)
+            if stage.kind is StageKind.NARROW:  # which rounds what it cuts
+                narrow(flat, short)
+            else:
+                widen(short, flat)
 
 
 def place_widened(stage: Stage) -> None:
     """Have what a stage makes float32 again read from where it will lie."""
-    for step in stage.steps:
-        if stage.kind is StageKind.WIDEN:
-            for block, start in zip(step.blocks, step.widened, strict=True):
-                if start is not None:
-                    block.start = start
-        elif stage.kind is StageKind.WIDEN_SAVED:
-            for name, start in step.widened_saved.items():
-                step.saved[name] = start, *step.saved[name][1:]
+    for step in stage.steps if stage.kind is not StageKind.NARROW else ():
+        for left in _changed(stage, step):
+            if isinstance(left, str):
+                step.saved[left] = step.widened[left], *step.saved[left][1:]
+            else:
+                step.blocks[left].start = step.widened[left]
 
 
-def _narrow(step: StepRun, arena: Array) -> None:
-    """Round what forward wrote, and have the upper halves in the room for 16 bits."""
-    for block, offset in zip(step.blocks, step.narrow, strict=True):
-        if offset is not None:
-            narrow(block.values().flat, halves(arena, offset, block.size))
-    for name, offset in step.narrow_saved.items():
-        flat = step.batch.saved[name].reshape(-1)
-        narrow(flat, halves(arena, offset, flat.size))
-
-
-def _widen(step: StepRun, arena: Array) -> None:
-    for block, offset in zip(step.blocks, step.narrow, strict=True):
-        if offset is not None:
-            widen(halves(arena, offset, block.size), block.values().flat)
-
-
-def _widen_saved(step: StepRun, arena: Array) -> None:
-    step.place_saved(arena)
-    for name in step.widened_saved:
-        flat = step.batch.saved[name].reshape(-1)
-        widen(halves(arena, step.narrow_saved[name], flat.size), flat)
+def _changed(stage: Stage, step: StepRun) -> list[Left]:
+    """List what a stage changes, of all that a step left."""
+    if stage.kind is StageKind.NARROW:
+        return [*step.narrow]
+    of_saved = stage.kind is StageKind.WIDEN_SAVED
+    return [left for left in step.widened if isinstance(left, str) is of_saved]

@@ -237,6 +237,8 @@ class RecordedStages:
                 continue
             if turn.kind is not StageKind.FORWARD:
                 for step in turn.steps:
-                    if step in self._steps or step.narrow_saved:  # calls left, or moved it
+                    if (
+                        step in self._steps or step.narrow.keys() & step.saved
+                    ):  # calls left, or moved it
                         step.place_saved(arena)
             work(turn)

@@ -23,6 +23,7 @@ from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import (
     BackwardPlacement,
     GradientTarget,
+    Left,
     Placement,
     halves_size,
 )
@@ -151,52 +152,49 @@ class LifetimeWalk:
     def _walk_narrow(self, step: StepRun, time: int) -> None:
         """Take half the room for what a step has left, of which it is cut now."""
         graph, wide, placement = self._graph, self._saving.wide, self.placements[step]
-        owner, lasts = step.node_type.__name__, self.table.lasts
-
-        def half(row: int, elements: int, cause: str) -> int:
-            lasts[row] = max(lasts[row], time)
-            return self.table.add(
-                halves_size(elements), time, time, SCRATCH_ALIGNMENT, cause, owner, is_form=True
-            )
-
-        blocks = [
-            half(row, block.size, VALUES) if block in graph.narrowed and block not in wide else None
-            for block, row in zip(step.blocks, placement.blocks, strict=True)
-        ]
-        lying = zip(step.blocks, blocks, strict=True)
-        self._narrow.update({block: row for block, row in lying if row is not None})
         names = graph.narrowed_saved.get(step, ())
-        saved = {
-            name: half(row, rows * width, KEPT)
+        blocks = enumerate(zip(step.blocks, placement.blocks, strict=True))
+        left: list[tuple[Left, int, int, str]] = [
+            (number, row, block.size, VALUES)
+            for number, (block, row) in blocks
+            if block in graph.narrowed and block not in wide
+        ]
+        left += [
+            (name, row, rows * width, KEPT)
             for name, (row, rows, width) in placement.saved.items()
             if name in names and (step, name) not in wide
-        }
-        self.placements[step] = placement._replace(narrow=tuple(blocks), narrow_saved=saved)
+        ]
+        narrow: dict[Left, int] = {}
+        for each, row, elements, cause in left:
+            self.table.lasts[row] = max(self.table.lasts[row], time)
+            size, owner = halves_size(elements), step.node_type.__name__
+            narrow[each] = self.table.add(
+                size, time, time, SCRATCH_ALIGNMENT, cause, owner, is_form=True
+            )
+            if isinstance(each, int):
+                self._narrow[step.blocks[each]] = narrow[each]
+        self.placements[step] = placement._replace(narrow=narrow)
 
     def _walk_widen(self, step: StepRun, time: int) -> None:
-        placement, owner = self.placements[step], step.node_type.__name__
-        rows: list[int | None] = []
-        for block, narrow in zip(step.blocks, placement.narrow, strict=True):
-            if narrow is None:
-                rows.append(None)
-                continue
-            self.table.lasts[narrow] = time
-            del self._narrow[block]
-            row = self.table.add(block.size, time, time, block.width, VALUES, owner, is_form=True)
-            self._values[block] = row
-            rows.append(row)
-        self.placements[step] = placement._replace(widened=tuple(rows))
+        for number, block in enumerate(step.blocks):
+            if self._narrow.pop(block, None) is not None:
+                row = self._widen(step, number, time, block.size, block.width, VALUES)
+                self._values[block] = row
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
-        placement, rows = self.placements[step], {}
-        names = self._widened_names(step)
-        for name in filter(placement.narrow_saved.__contains__, names):
+        placement = self.placements[step]
+        for name in filter(placement.narrow.__contains__, self._widened_names(step)):
             _, count, width = placement.saved[name]
-            self.table.lasts[placement.narrow_saved[name]] = time
-            rows[name] = self.table.add(
-                count * width, time, time, width, KEPT, step.node_type.__name__, is_form=True
-            )
-        self.placements[step] = placement._replace(widened_saved=rows)
+            self._widen(step, name, time, count * width, width, KEPT)
+
+    def _widen(
+        self, step: StepRun, left: Left, time: int, size: int, width: int, cause: str
+    ) -> int:
+        placement, owner = self.placements[step], step.node_type.__name__
+        self.table.lasts[placement.narrow[left]] = time
+        row = self.table.add(size, time, time, width, cause, owner, is_form=True)
+        self.placements[step] = placement._replace(widened={**placement.widened, left: row})
+        return row
 
     def _read_inputs(
         self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None

@@ -64,7 +64,7 @@ class LiveProfile:
         self._saved_last = [
             2 * max([lasts[row] for row in p.read_by_backward()], default=0) for p in placements
         ]
-        wide = [[row for row in p.widened if row is not None] for p in placements]
+        wide = [[p.widened[k] for k in range(len(p.blocks)) if k in p.widened] for p in placements]
         self._last = [
             2 * max([lasts[row] for row in [*p.blocks, *again]])
             for p, again in zip(placements, wide, strict=True)

@@ -95,13 +95,12 @@ class MemoryPlan:
                 last[key] += sizes[narrow]
 
         for step, placement in self.placements.items():
-            widened = placement.widened or [None] * len(placement.narrow)
-            rows = zip(step.blocks, placement.narrow, placement.blocks, widened, strict=False)
-            for block, narrow, *both in rows:
-                if narrow is not None:
-                    count(block, narrow, *both)
-            for name, again in placement.widened_saved.items():
-                count((step, name), placement.narrow_saved[name], placement.saved[name][0], again)
+            for left, narrow in placement.narrow.items():
+                again = placement.widened.get(left)
+                if isinstance(left, int):
+                    count(step.blocks[left], narrow, placement.blocks[left], again)
+                elif again is not None:
+                    count((step, left), narrow, placement.saved[left][0], again)
         return [key for key, _ in (in_both or last).most_common(most)]
 
     def outlives(self, row: int) -> bool:

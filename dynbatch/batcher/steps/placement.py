@@ -6,8 +6,7 @@ A place is a row of the plan's table of blocks; the executor looks its offset up
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,6 +24,10 @@ def halves(arena: Array, start: int, elements: int) -> Array:
     return arena[start : start + halves_size(elements)].view(np.uint16)[:elements]
 
 
+Left: TypeAlias = int | str
+"""Something that a forward leaves: an output, by its number, or what it saves, by its name."""
+
+
 class Placement(NamedTuple):
     """One forward of a step.
 
@@ -32,9 +35,8 @@ class Placement(NamedTuple):
     packings:  of the inputs that are packed together; None for views.
     saved:     what backward will read beside values, by name: place, rows and width.
     workspace: place and elements of scratch.
-    narrow:    of each output that lies in 16 bits until backward, that place; else None.
-    narrow_saved: likewise, by name, of what backward will read beside values.
-    widened:   places where these are float32 again; and `widened_saved`, by name.
+    narrow:    the place of each of these that lies in 16 bits until backward.
+    widened:   places where some of them are float32 again.
     keeps:     `Batch.keeps`; and `recompute`, `Batch.recompute`.
     narrow_input: of its one input, where that is read in 16 bits; else None.
     """
@@ -46,24 +48,21 @@ class Placement(NamedTuple):
     keeps: bool
     recompute: int
     narrow_input: int | None = None
-    narrow: tuple[int | None, ...] = ()
-    narrow_saved: Mapping[str, int] = {}
-    widened: tuple[int | None, ...] = ()
-    widened_saved: Mapping[str, int] = {}
+    narrow: Mapping[Left, int] = {}
+    widened: Mapping[Left, int] = {}
 
     def resting_blocks(self) -> list[int]:
         """The places of the output between forward and backward."""
-        pairs = zip_longest(self.blocks, self.narrow)
-        return [block if narrow is None else narrow for block, narrow in pairs]
-
-    def read_by_backward(self) -> list[int]:
-        """The places of what backward reads beside values."""
-        rows = {name: row for name, (row, _, _) in self.saved.items()}
-        return [*{**rows, **self.narrow_saved, **self.widened_saved}.values()]
+        return [self.narrow.get(number, row) for number, row in enumerate(self.blocks)]
 
     def resting_saved(self) -> list[int]:
         """The places of what backward will read beside values until then."""
-        return [self.narrow_saved.get(name, row) for name, (row, _, _) in self.saved.items()]
+        return [self.narrow.get(name, row) for name, (row, _, _) in self.saved.items()]
+
+    def read_by_backward(self) -> list[int]:
+        """The places of what backward reads beside values."""
+        pairs = zip(self.saved, self.resting_saved(), strict=True)
+        return [self.widened.get(name, row) for name, row in pairs]
 
 
 class GradientTarget(NamedTuple):

@@ -13,6 +13,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import (
     BackwardPlacement,
     GradientTarget,
+    Left,
     Placement,
     halves,
 )
@@ -54,8 +55,7 @@ class StepRun:
     steps. `prepare_seconds` is what it took to make the step; `spans` are the times its kernels
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
-    `narrow` has those of its blocks in 16 bits, or None; `narrow_saved`, by name, those of what
-    forward leaves beside values; `widened` and `widened_saved` where these are float32 again;
+    `narrow` has those of what lies in 16 bits, and `widened` where some of it is float32 again;
     `narrow_input` its one input, where forward reads that in 16 bits, and `narrow_input_again`,
     where backward does.
     """
@@ -63,10 +63,9 @@ class StepRun:
     __slots__ = (
         "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "flops",
         "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_input",
-        "narrow_input_again", "narrow_saved", "node_type", "nodes", "num_batches", "num_nodes",
-        "parameters", "planned", "prepare_seconds", "reads_output", "repacked", "saved", "scratch",
-        "sources", "spans", "stage", "targets", "widened", "widened_saved", "workspace",
-        "workspace_backward",
+        "narrow_input_again", "node_type", "nodes", "num_batches", "num_nodes", "parameters",
+        "planned", "prepare_seconds", "reads_output", "repacked", "saved", "scratch", "sources",
+        "spans", "stage", "targets", "widened", "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -89,10 +88,8 @@ class StepRun:
         self.spans: list[Span] = []
         self.copied_bytes = 0
         self.saved: dict[str, tuple[int, int, int]] = {}
-        self.narrow: Sequence[int | None] = ()
-        self.narrow_saved: Mapping[str, int] = {}
-        self.widened: Sequence[int | None] = ()
-        self.widened_saved: Mapping[str, int] = {}
+        self.narrow: Mapping[Left, int] = {}
+        self.widened: Mapping[Left, int] = {}
         self.gradients: StepGradients | None = None
         self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
@@ -230,16 +227,8 @@ class StepRun:
         for source, packed in zip(self.sources, placement.packings, strict=True):
             source.packing = None if packed is None else offsets[packed]
         self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
-        self.narrow, self.narrow_saved, self.widened, self.widened_saved = (), {}, (), {}
-        if placement.narrow:
-            self.narrow, self.widened = [
-                [None if row is None else offsets[row] for row in rows]
-                for rows in (placement.narrow, placement.widened)
-            ]
-            self.narrow_saved, self.widened_saved = [
-                {name: offsets[row] for name, row in rows.items()}
-                for rows in (placement.narrow_saved, placement.widened_saved)
-            ]
+        self.narrow = {left: offsets[row] for left, row in placement.narrow.items()}
+        self.widened = {left: offsets[row] for left, row in placement.widened.items()}
         narrow = placement.narrow_input
         self.narrow_input = None if narrow is None else offsets[narrow]
         self.workspace = None
@@ -302,10 +291,10 @@ class StepRun:
             raise freed(self.nodes[0])
         retains = self.retains
         batch = self.batch
-        for name, start in self.narrow_saved.items():
-            if name not in self.widened_saved:
-                _, rows, width = self.saved[name]
-                batch.saved[name] = halves(arena, start, rows * width).reshape(rows, width)
+        for name, (_, rows, width) in self.saved.items() if self.narrow else ():
+            if name in self.narrow and name not in self.widened:
+                short = halves(arena, self.narrow[name], rows * width)
+                batch.saved[name] = short.reshape(rows, width)
         if self.narrow_input_again is not None:
             batch.inputs = (self._narrow_view(arena, self.narrow_input_again),)
         else:
