@@ -108,10 +108,7 @@ class BlockBatch:
         if operator < 0:
             return [call.inputs[-1 - operator] for call in self.calls]
         members, number = self.members[operator]
-        if self.program.operators[operator].is_shared:
-            return [members[number]] * len(self.calls)
-        count = len(self.calls)
-        return [members[k] for k in range(number * count, (number + 1) * count)]
+        return members.of_operator(number)
 
     def inputs_of(self, operators: Sequence[int], position: int) -> Sequence[Node]:
         """The nodes that a step's operators read at a position; of one step where they lie so."""

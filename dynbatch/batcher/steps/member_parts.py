@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol, overload
+from operator import mul
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class StepMembers(Protocol):
     widths: list[int]
     columns: Sequence[Any]
 
+    def of_operator(self, number: int) -> list[Any]: ...
+
     def places(self, operator: int) -> list[ResultPlace]: ...
 
     @property
@@ -28,11 +31,7 @@ class StepMembers(Protocol):
 
     def __len__(self) -> int: ...
 
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Any]: ...
+    def __getitem__(self, place: Any) -> Any: ...
 
 
 class MembersPart(Sequence[Any]):
@@ -52,11 +51,11 @@ class MembersPart(Sequence[Any]):
 
     @property
     def start(self) -> int:
-        return self.members.starts[self.first]
+        return self.starts[0]
 
     @property
     def elements(self) -> int:
-        return self.members.starts[self.end] - self.start
+        return sum(map(mul, self.lengths, self.widths))
 
     @property
     def starts(self) -> list[int]:
@@ -84,14 +83,6 @@ class PortsPart(MembersPart):
         self.widths = [self.block.width] * len(self)
 
     @property
-    def start(self) -> int:
-        return self.starts[0]
-
-    @property
-    def elements(self) -> int:
-        return sum(self.widths)
-
-    @property
     def starts(self) -> list[int]:
         return [position * self.widths[0] for position in range(self.first, self.end)]
 
@@ -111,14 +102,6 @@ class ColumnsPart(MembersPart):
         super().__init__(members, first, end)
         self.block = columns
         self._start = start
-
-    @property
-    def start(self) -> int:
-        return self._start
-
-    @property
-    def elements(self) -> int:
-        return sum(self.lengths) * self.widths[0]
 
     @property
     def starts(self) -> list[int]:

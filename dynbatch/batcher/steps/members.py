@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, cast, overload
+from typing import Any, cast
 
 import numpy as np
 
@@ -57,13 +57,7 @@ class Members(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Any]: ...
-
-    def __getitem__(self, key: int | slice) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         if key.__class__ is int:
             known = self._nodes.get(key)
             if known is not None:
@@ -108,8 +102,7 @@ class Members(Sequence[Any]):
         if operator < 0:
             return self.batch.calls[call].inputs[-1 - operator]
         members, number = self.batch.members[operator]
-        count = 1 if members.is_shared else len(self.batch.calls)
-        node: Node = members[number * count + (0 if members.is_shared else call)]
+        node: Node = members[number if members.is_shared else number * self._count + call]
         return node
 
     def _place(self, node: Operation, place: int) -> None:
@@ -147,13 +140,17 @@ class Members(Sequence[Any]):
 
     def places(self, operator: int) -> list[ResultPlace]:
         if self.block is None or self.is_shared:
-            count = len(self.batch.calls)
-            if self.is_shared:
-                return places_of([self[operator]] * count)
-            return places_of(self[operator * count : (operator + 1) * count])
+            return places_of(self.of_operator(operator))
         first = operator * self._count
         starts = self.starts[first : first + self._count]
         return [ResultPlace(self.block, first + k, start) for k, start in enumerate(starts)]
+
+    def of_operator(self, number: int) -> list[Any]:
+        """The node of each call that one of the operators has there."""
+        count = len(self.batch.calls)
+        if self.is_shared:
+            return [self[number]] * count
+        return self[number * count : (number + 1) * count]  # type: ignore[no-any-return]
 
     def column(self, name: str) -> Sequence[Any]:
         """An attribute of each node, or of all nodes of an operator; see `ResumedCall`."""
