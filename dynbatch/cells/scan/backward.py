@@ -46,11 +46,6 @@ class ScanBackward:
             self._native = run.cell.in_c.functions(batch.dtype, in_16_bits=True)
         self._initial = run.initial_states(rooms)
         self._carried = run.by_shard(batch.port_gradients, rooms, "C")  # from step to step
-        self._wanted = {
-            k: dx.values
-            for k, dx in enumerate(self._of_streams)
-            if dx is not None and k in run.cell.reached
-        }
         self._memories: list[list[Ragged]] = []
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
@@ -66,8 +61,8 @@ class ScanBackward:
             for step in generic.values():
                 step.give_gradients_to(sink)
                 step.keeps = True
-        unreached = [dx for k, dx in enumerate(self._of_streams) if k not in run.cell.reached]
-        for dx in (*unreached, *self._of_memories):
+        self._wanted = run.wanted(self._of_streams)
+        for dx in self._of_memories:
             if dx is not None:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
@@ -80,16 +75,10 @@ class ScanBackward:
         self._tasks.at_last(weights.finish)
         for sink in sinks:
             self._tasks.at_last(partial(sink.pass_on, gradients))
-        self._tasks.at_last(self._write_states)
+        self._tasks.at_last(partial(run.put, self._carried, self._of_inits))
         self._tasks.at_last(self._sort_memories)
-        self._count()
+        run.count_backward(len(self._chunks))
         return self._tasks
-
-    def _write_states(self) -> None:
-        for shard, carried in zip(self._run.shards, self._carried, strict=True):
-            for dx, rows in zip(self._of_inits, carried, strict=True):
-                if dx is not None:
-                    dx.values[shard.sentences] = rows
 
     # Arrays ---------------------------------------------------------------------------------------
 
@@ -210,11 +199,3 @@ class ScanBackward:
                 if dx is not None:
                     index, _ = memory_rows(run.memories[k], shard.sentences)
                     dx.values[index] = memory.values
-
-    def _count(self) -> None:
-        run, cell, chunks = self._run, self._run.cell, len(self._chunks)
-        around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
-        run.count(cell.launches_backward, len(cell.state_maps), around)
-        if run.recomputes:
-            run.count_forward(chunks)
-        self._batch.launches += len(cell.maps) * chunks

@@ -80,7 +80,7 @@ class SentenceRun(ScanRun):
             first += states_between(shard.lengths, chunk)
             parts.append([*self._ahead(arrays, True), self._by_table(arrays, steps, (0,))])
         tasks.then(*parts)
-        tasks.at_last(partial(self._write_states, states))
+        tasks.at_last(lambda: self.put(states, self.batch.ports))
         self.count_forward(1)
         return tasks
 
@@ -91,12 +91,7 @@ class SentenceRun(ScanRun):
         of_streams, of_inits, _ = sorted_inputs(batch, dxs)
         states = self.initial_states(rooms)
         carried = self.by_shard(batch.port_gradients, rooms, "C")
-        wanted: dict[int, Array] = {}
-        for k, dx in enumerate(of_streams):
-            if dx is not None and k in cell.reached:
-                wanted[k] = dx.values
-            elif dx is not None:
-                dx.values[...] = 0
+        wanted = self.wanted(of_streams)
         chunk, rows = batch.recompute, _rows_in_turn(batch, True)
         nowhere = {f"dX{k}": rooms[f"dX{k}"] for k in cell.backward_program.of_streams}
         parts: list[list[Task]] = [[] for _ in range(self.at_once)]
@@ -122,19 +117,9 @@ class SentenceRun(ScanRun):
             xs = [columns_of(rooms | batch.saved, cell.map_inputs[number]) for number in group]
             weights.add(group, xs, columns_of(rooms, cell.of_maps[group[0]]))
         tasks.at_last(weights.finish)
-        tasks.at_last(partial(self._write_gradients, of_inits, carried))
-        around = 1 + 2 * len(self.streams) + len(cell.stream_maps)
-        self.count(cell.launches_backward, len(cell.state_maps), around)
-        if chunk:
-            self.count_forward(1)
-        batch.launches += len(cell.maps)
+        tasks.at_last(partial(self.put, carried, of_inits))
+        self.count_backward(1)
         return tasks
-
-    def _write_gradients(self, of_inits: Sequence[Ragged | None], carried: States) -> None:
-        for shard, parts in zip(self.shards, carried, strict=True):
-            for dx, rows in zip(of_inits, parts, strict=True):
-                if dx is not None:
-                    dx.values[shard.sentences] = rows
 
     def _by_table(self, arrays: Arrays, steps: Array, ways: Sequence[int]) -> Task:
         assert self.native is not None

@@ -95,7 +95,7 @@ class ScanRun:
                 tasks.then([leave])
             else:
                 tasks.at_last(leave)
-        tasks.at_last(partial(self._write_states, states))
+        tasks.at_last(lambda: self.put(states, self.batch.ports))
         self.count_forward(len(chunks))
         return tasks
 
@@ -203,10 +203,12 @@ class ScanRun:
             take_rows(part.values, shard.sentences, rows)
         return rows
 
-    def _write_states(self, states: States) -> None:
-        for shard, parts in zip(self.shards, states, strict=True):
-            for port, rows in zip(self.batch.ports, parts, strict=True):
-                port.values[shard.sentences] = rows
+    def put(self, states: States, parts: Sequence[Ragged | None]) -> None:
+        """Bring states, or their gradients, to the order of sentences."""
+        for shard, of_shard in zip(self.shards, states, strict=True):
+            for part, rows in zip(parts, of_shard, strict=True):
+                if part is not None:
+                    part.values[shard.sentences] = rows
 
     def _leave_states(
         self, owns: list[tuple[Shard, Arrays]], states: States, following: list[Shard]
@@ -222,6 +224,13 @@ class ScanRun:
                 if following and self.batch.keeps:
                     next_rows = following[number].found
                     self.batch.saved[f"S{k}"][next_rows] = rows[: following[number].running]
+
+    def wanted(self, of_streams: Sequence[Ragged | None]) -> dict[int, Array]:
+        """The gradients of streams that the loop makes, by number; others become zeros."""
+        wanted = {k: dx.values for k, dx in enumerate(of_streams) if dx is not None}
+        for k in wanted.keys() - self.cell.reached.keys():
+            wanted.pop(k)[...] = 0
+        return wanted
 
     # Operators without generated code -------------------------------------------------------------
 
@@ -261,6 +270,14 @@ class ScanRun:
         cell = self.cell
         around = chunks * (len(cell.stream_maps) + 2 * len(self.streams))
         self.count(cell.launches, len(cell.state_maps), around)
+
+    def count_backward(self, chunks: int) -> None:
+        cell = self.cell
+        around = 1 + 2 * len(self.streams) + len(cell.stream_maps)
+        self.count(cell.launches_backward, len(cell.state_maps), around)
+        if self.recomputes:
+            self.count_forward(chunks)
+        self.batch.launches += len(cell.maps) * chunks
 
     def count(self, a_step: int, of_state: int, around: int) -> None:
         """Kernels of one pass: those of the loop, and those around it in each shard.
