@@ -35,7 +35,7 @@ class ScanBackward:
         self._batch = batch
         self._dy = dy
         self._of_streams, self._of_inits, self._of_memories = sorted_inputs(batch, dxs)
-        run.read([batch.input(k) for k in range(len(batch.inputs))])
+        run.read_again()
         rooms, self._tasks = run.take(backward=True), Tasks()
         self._chunks = run.chunks(leaves_all=False)
         self._arrays = run.arrays(rooms, self._tasks, backward=True)

@@ -86,7 +86,7 @@ class SentenceRun(ScanRun):
 
     def backward(self, batch: Batch, dy: Ragged, dxs: Sequence[Ragged | None]) -> Tasks:
         """Write down backward: gradients of streams, weights and initial states."""
-        self.read([batch.input(k) for k in range(len(batch.inputs))])
+        self.read_again()
         tasks, rooms, cell = Tasks(), self.take(backward=True), self.cell
         of_streams, of_inits, _ = sorted_inputs(batch, dxs)
         states = self.initial_states(rooms)

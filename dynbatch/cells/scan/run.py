@@ -1,4 +1,4 @@
-"""`ScanRun`: runs one batch of scans, from packing in prefix layout to its outputs."""
+"""`ScanRun`: runs one batch of scans on the CPU, from packing in prefix layout to its outputs."""
 
 from __future__ import annotations
 
@@ -35,21 +35,13 @@ States = list[list[Array]]
 """Of each shard the parts of the state before its first step, or of their gradients."""
 
 
-class ScanRun:
-    """One batch of scans: its prefix layout, and forward.
-
-    A pass is written down chunk by chunk, then done. With `batch.recompute` forward leaves the
-    states between chunks; else, if backward follows, there is one chunk, of which it leaves what
-    backward reads.
+class ScanBatch:
+    """One batch of scans on any device.
 
     Attributes:
+        shards: the prefix layout.
+        given:  which parts of the initial state are inputs.
         streams, inits, memories: packed inputs.
-        given:   which parts of the initial state are inputs; `finds`, whether any is that steps
-                 change: else maps of it are left out in the first step.
-        native:  the loop in C; None where NumPy runs it. `loop` is what runs it.
-        is_in_c: whether all of a pass is: operators with kernels of their own, maps of streams.
-        shards:  the prefix layout.
-        generic: operators run by their own kernels, by name, of each shard.
     """
 
     def __init__(self, batch: Batch, y: Ragged, xs: Sequence[Ragged]) -> None:
@@ -57,6 +49,38 @@ class ScanRun:
         self.batch = batch
         self.cell: CompiledCell = node.cell
         self.given: tuple[bool, ...] = node.given_states
+        lengths = np.asarray(y.lengths, np.int64)
+        count = self.threads(lengths.size)
+        self.shards = prefix_layout(lengths, y.offsets, node.reverse, count)
+        self.streams, self.inits, self.memories = sorted_inputs(batch, xs)
+
+    def threads(self, sentences: int) -> int:
+        """The number of shards."""
+        return 1
+
+    def read_again(self) -> None:
+        """Take the inputs as they are packed for backward."""
+        xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
+        self.streams, self.inits, self.memories = sorted_inputs(self.batch, xs)
+
+
+class ScanRun(ScanBatch):
+    """One batch of scans on the CPU: forward.
+
+    A pass is written down chunk by chunk, then done. With `batch.recompute` forward leaves the
+    states between chunks; else, if backward follows, there is one chunk, of which it leaves what
+    backward reads.
+
+    Attributes:
+        finds:   whether a part of the initial state is an input that steps change: else maps of it
+                 are left out in the first step.
+        native:  the loop in C; None where NumPy runs it. `loop` is what runs it.
+        is_in_c: whether all of a pass is: operators with kernels of their own, maps of streams.
+        generic: operators run by their own kernels, by name, of each shard.
+    """
+
+    def __init__(self, batch: Batch, y: Ragged, xs: Sequence[Ragged]) -> None:
+        super().__init__(batch, y, xs)
         pairs = zip(self.given, self.cell.following, strict=True)
         self.finds = any([is_given and left is not None for is_given, left in pairs])
         self.native: NativeFunctions | None = self.cell.in_c.functions(batch.dtype)
@@ -64,19 +88,10 @@ class ScanRun:
         self.recomputes = batch.recompute > 0
         runs_whole_steps = not self.cell.generic or self.cell.in_c.attends
         self.is_in_c = self.native is not None and not self.recomputes and runs_whole_steps
-        lengths = np.asarray(y.lengths, np.int64)
-        threads = self.threads(lengths.size)
-        self.shards = prefix_layout(lengths, y.offsets, node.reverse, threads)
         self.generic: list[dict[str, GenericStep]] = [{} for _ in self.shards]
-        self.read(xs)
 
     def threads(self, sentences: int) -> int:
-        """The number of shards."""
         return most_threads(sentences)
-
-    def read(self, xs: Sequence[Ragged]) -> None:
-        """Sort the inputs, which are packed again for backward."""
-        self.streams, self.inits, self.memories = sorted_inputs(self.batch, xs)
 
     def forward(self, y: Ragged) -> Tasks:
         """Write down chunk by chunk; outputs and last states go into sentence order."""

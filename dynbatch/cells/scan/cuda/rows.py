@@ -9,12 +9,11 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.cells.scan.prefix import Shard
-from dynbatch.cells.scan.run import sorted_inputs
+from dynbatch.cells.scan.run import ScanBatch
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers
-from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
 
@@ -26,54 +25,42 @@ class ScanRows(LoopRows):
         left:  the parts of the state that the chunk before changed, by number; of the first none.
 
     Attributes:
-        streams, inits, memories: the packed inputs; of a state that is zeros None.
-        given:    which parts of the initial state are given; `finds`, which the first step of the
-            chunk finds other than zeros.
+        finds:    which parts of the state the chunk's first step finds other than zeros.
         arrays:   gradients of the state, C0 … and N0 …, change places after each step.
     """
 
-    def __init__(
-        self,
-        batch: Batch,
-        loop: Loop,
-        shard: Shard,
-        xs: tuple[Ragged, ...],
-        left: Mapping[int, Array],
-    ) -> None:
-        super().__init__(loop, batch.dtype, shard.steps)
+    def __init__(self, run: ScanBatch, shard: Shard, left: Mapping[int, Array]) -> None:
+        loop: Loop = run.cell.on_device.loop
+        super().__init__(loop, run.batch.dtype, shard.steps)
         self.shard = shard
         self.sentences = shard.sentences
-        self.tokens: int = shard.rows
-        self.given: tuple[bool, ...] = batch.first.given_states
-        self.finds = tuple([True] * len(self.given)) if shard.first else self.given
+        self.finds = tuple([True] * len(run.given)) if shard.first else run.given
         self._found = left
         self._others = {a: b for pair in loop.carried for a, b in (pair, pair[::-1])}
-        self.read(batch, xs)
 
-    def read(self, batch: Batch, xs: tuple[Ragged, ...]) -> None:
-        """Take the packed inputs."""
-        self.streams, self.inits, self.memories = sorted_inputs(batch, xs)
-
-    def start(self, weights: Mapping[str, Array], gathers: RowGathers, fills: bool) -> None:
+    def start(
+        self, run: ScanBatch, weights: Mapping[str, Array], gathers: RowGathers, fills: bool
+    ) -> None:
         """Streams in prefix order, initial states, weights: for either pass.
 
         Args:
+            run:     has the packed inputs.
             weights: the arrays of `wide_rooms`.
             fills:   whether they are filled; later chunks and backward find them so.
         """
-        for k, stream in enumerate(self.streams):
+        for k, stream in enumerate(run.streams):
             gathers.pick(stream.values, self.shard.order, self.array(f"X{k}"))
-        for k, init in enumerate(self.inits):
+        for k, init in enumerate(run.inits):
             if k in self._found or init is None:
                 self.add({f"I{k}": self._found.get(k)})
             else:
                 gathers.pick(init.values, self.sentences, self.array(f"I{k}"))
         self.add_weights(weights, gathers if fills else None)
 
-    def gather_found(self, gathers: RowGathers) -> None:
+    def gather_found(self, inits: Sequence[Ragged | None], gathers: RowGathers) -> None:
         """Bring the states as every step found them, which weights' gradients need, together."""
         for part in self.loop.backward_program.found_states():
-            earlier, init = self.shard.earlier(), self.inits[part]
+            earlier, init = self.shard.earlier(), inits[part]
             before, first = earlier < 0, self._found.get(part)
             if not self.shard.first:
                 earlier[before] = -1 - self.sentences[-1 - earlier[before]]
@@ -136,15 +123,19 @@ class ScanRows(LoopRows):
         return self._part(left.base, left.column + value.column, value.width, t, p)
 
     def sorted_memories(
-        self, gathers: RowGathers, rooms: Sequence[Array], zeros: bool = False
+        self,
+        memories: Sequence[Ragged],
+        gathers: RowGathers,
+        rooms: Sequence[Array],
+        zeros: bool = False,
     ) -> list[Ragged]:
         """Each memory's rows in the order of the sentences, or as many zeros, in its room."""
-        memories = []
-        for memory, room in zip(self.memories, rooms, strict=True):
+        in_order = []
+        for memory, room in zip(memories, rooms, strict=True):
             index, lengths = memory_rows(memory, self.shard.sentences)
             rows = room[: index.size]
             if zeros:
                 index = np.full(index.size, -1)
             gathers.pick(memory.values, index, rows)
-            memories.append(Ragged(rows, lengths.tolist()))
-        return memories
+            in_order.append(Ragged(rows, lengths.tolist()))
+        return in_order

@@ -14,8 +14,8 @@ from dynbatch.cells.linear_maps import WeightGradients
 from dynbatch.cells.loop_arrays import loop_rooms
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
-from dynbatch.cells.scan.prefix import Shard, cut, prefix_layout
-from dynbatch.cells.scan.run import Sorted, chunks_of, left_values, memory_rooms, sorted_inputs
+from dynbatch.cells.scan.prefix import Shard, cut
+from dynbatch.cells.scan.run import ScanBatch, chunks_of, left_values, memory_rooms, sorted_inputs
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, memory_rows
 from dynbatch.compiler.cuda.cell import DeviceCell
@@ -26,23 +26,20 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
 
-class DeviceScanRun:
-    """One batch of scans: forward, and later backward.
+class DeviceScanRun(ScanBatch):
+    """One batch of scans on a GPU: forward, and later backward.
 
     With `batch.recompute` both go chunk by chunk. Forward leaves the states between chunks, and
     backward runs each chunk's forward again; else there is one chunk.
     """
 
     def __init__(self, batch: Batch, y: Ragged, xs: tuple[Ragged, ...]) -> None:
-        self.batch = batch
-        self.cell: DeviceCell = batch.first.cell.on_device
-        self.loop = self.cell.loop
-        self._xs = xs
-        lengths = np.asarray(y.lengths, np.int64)
-        shards = prefix_layout(lengths, y.offsets, batch.first.reverse, 1)
-        self.chunks = [shard for (shard,) in cut(shards, chunks_of(batch))]
+        super().__init__(batch, y, xs)
+        self._device: DeviceCell = self.cell.on_device
+        self.loop = self._device.loop
+        self.chunks = [shard for (shard,) in cut(self.shards, chunks_of(batch))]
         self.queue = queue()
-        self.queue.kernels(batch.dtype).add(self.cell.source)
+        self.queue.kernels(batch.dtype).add(self._device.source)
 
     @staticmethod
     def saved(batch: Batch) -> Rooms:
@@ -108,19 +105,19 @@ class DeviceScanRun:
         batch, loop = self.batch, self.loop
         changed = loop.program.changed_states() if chunk.first else ()
         left = {k: kept[f"S{k}"][chunk.found] for k in changed}
-        self.rows = rows = ScanRows(batch, loop, chunk, self._xs, left)
+        self.rows = rows = ScanRows(self, chunk, left)
         rows.add(arrays)
         if not batch.recompute:
             rows.add({b.name: kept[b.name] for b in loop.storage.packed})
-        rows.start(kept, gathers, fills)
+        rows.start(self, kept, gathers, fills)
         if fills:
             rooms = [kept[name] for name in memory_rooms(batch, "M")]
-            self._memories = rows.sorted_memories(gathers, rooms) if rooms else []
+            self._memories = rows.sorted_memories(self.memories, gathers, rooms) if rooms else []
         works.then(gathers)
         rows.maps_ahead(works)
         count = rows.sentences.size
         self._generic = DeviceGenericSteps(rows, batch, self._memories, count, keeps)
-        works.then(ScanSteps(self.cell, rows, self._generic, 0))
+        works.then(ScanSteps(self._device, rows, self._generic, 0))
 
     def _outputs(self, y: Ragged, kept: dict[str, Array], following: Shard | None) -> RowGathers:
         rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
@@ -132,7 +129,7 @@ class DeviceScanRun:
         index, last = -1 - np.arange(rows.sentences.size), shard.last()
         index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
-            init, port = rows.inits[k], self.batch.ports[k].values
+            init, port = self.inits[k], self.batch.ports[k].values
             other = None if init is None else init.values
             if value is self.loop.program.states[k]:  # no step changes it
                 gathers.pick(port, -1 - np.arange(index.size), port, port if shard.first else other)
@@ -151,14 +148,14 @@ class DeviceScanRun:
         Chunks go one after the other, the last first.
         """
         works = Works()
-        self._xs = tuple([batch.input(k) for k in range(len(batch.inputs))])
+        self.read_again()
         scratch, gathers = Scratch(batch.scratch), RowGathers(self.queue, batch.dtype)
         taken = scratch.take_all(self.pass_rooms(batch, True))
         carried = self._carried(taken, gathers)
         gradients, sink = batch.parameter_gradients(), ShardGradients()
         later = gradients.later and len(self.chunks) == 1
         write = partial(write_products, self.queue, works, later)
-        weights = WeightGradients(batch.first.cell, gradients, write)
+        weights = WeightGradients(self.cell, gradients, write)
         memory_gradients: list[Ragged] = []
         rooms = [taken[name] for name in memory_rooms(batch, "dM")]
         for chunk in reversed(self.chunks):
@@ -167,23 +164,22 @@ class DeviceScanRun:
                 self._write_forward(works, chunk, arrays, batch.saved, gathers, True, False)
                 gathers = RowGathers(self.queue, batch.dtype)
             else:
-                self.rows.read(batch, self._xs)
                 self.rows.add(arrays)
                 self.rows.add({b.name: batch.saved[b.name] for b in self.loop.storage.packed})
-                self.rows.start(batch.saved, gathers, False)
+                self.rows.start(self, batch.saved, gathers, False)
             rows, generic = self.rows, self._generic
             rows.add(carried)
             self._start_backward(gathers, dy, dxs)
             if generic and not memory_gradients:
-                memory_gradients = rows.sorted_memories(gathers, rooms, zeros=True)
+                memory_gradients = rows.sorted_memories(self.memories, gathers, rooms, zeros=True)
             works.then(gathers)
             generic.begin_backward(memory_gradients, sink)
-            works.then(ScanSteps(self.cell, rows, generic, 1))
+            works.then(ScanSteps(self._device, rows, generic, 1))
             works.call(generic.finish)
             if not chunk.first:
                 works.call(partial(sink.pass_on, gradients))
-            add_gradients(batch.first.cell, rows, weights, works)
-            works.then(self._input_gradients(sorted_inputs(batch, dxs), memory_gradients, works))
+            add_gradients(self.cell, rows, weights, works)
+            works.then(self._input_gradients(dxs, memory_gradients, works))
             gathers = RowGathers(self.queue, batch.dtype)
             if len(chunk.steps) % 2:  # what its first step left lies in the other array
                 for one, other in self.loop.carried:
@@ -206,14 +202,14 @@ class DeviceScanRun:
     ) -> None:
         rows, loop = self.rows, self.loop
         gathers.pick(dy.values, rows.shard.order, rows.array("dY"))
-        rows.gather_found(gathers)
-        reached = self.batch.first.cell.reached
+        rows.gather_found(self.inits, gathers)
+        reached = self.cell.reached
         for k in range(len(loop.program.streams)):
             if k not in loop.read_again and (dxs[k] is None or k not in reached):
                 rows.add({f"dX{k}": None})
 
     def _input_gradients(
-        self, dxs: Sorted[Ragged | None], memory_gradients: list[Ragged], works: Works
+        self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged], works: Works
     ) -> RowGathers:
         """Gathers that overwrite gradients of the chunk's streams; then of states and memories.
 
@@ -221,7 +217,8 @@ class DeviceScanRun:
             memory_gradients: in the order of the sentences; empty where no operator reads one.
         """
         rows, gathers = self.rows, RowGathers(self.queue, self.batch.dtype)
-        reached, (of_streams, of_inits, of_memories) = self.batch.first.cell.reached, dxs
+        reached = self.cell.reached
+        of_streams, of_inits, of_memories = sorted_inputs(self.batch, dxs)
         for k, dx in enumerate(of_streams):
             if dx is not None and k in reached:
                 gathers.pick(rows.array(f"dX{k}"), rows.shard.order, dx.values, puts=True)
@@ -233,7 +230,7 @@ class DeviceScanRun:
         for k, dx in enumerate(of_inits):
             if dx is not None:
                 gathers.pick(rows.left(k), back, dx.values)
-        for number, (memory, dx) in enumerate(zip(rows.memories, of_memories, strict=True)):
+        for number, (memory, dx) in enumerate(zip(self.memories, of_memories, strict=True)):
             if dx is not None and memory_gradients:
                 order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")
                 gathers.pick(memory_gradients[number].values, order, dx.values)
