@@ -6,7 +6,7 @@ in the same batches. A tree enters its table as a few lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +56,19 @@ class LateCalls:
         self._ready = ready
         self._row, self._starts = len(table.calls), starts
         self._matrices = matrices
+
+    def append(
+        self, entries: Iterable[tuple[list[Any], Iterable[Any]]], depths: Sequence[int]
+    ) -> None:
+        """Enter them in the table, column by column."""
+        table, count = self._table, len(depths)
+        table.is_late = True
+        for column, arguments in entries:
+            column.extend(arguments)
+        table.phases.extend([self._ready] * count)
+        table.depths.extend(depths)
+        table.nodes.extend([self] * (count * (1 + len(self._matrices))))
+        table.calls.extend([self] * count)
 
     def index(self, row: int) -> int:
         """The number of the node that the call in a row is."""
@@ -168,13 +181,7 @@ def _enter(
     numbers = 1 + len(matrices)  # of nodes, for each call
     begin = len(table.nodes)
     late = LateCalls(table, ready, matrices, range(begin, begin + missing * numbers, numbers))
-    table.is_late = True
-    for column, arguments in zip(table.columns, entries, strict=True):
-        column.extend(arguments)
-    table.phases.extend([ready] * missing)
-    table.depths.extend(depths[made:])
-    table.nodes.extend([late] * (missing * numbers))
-    table.calls.extend([late] * missing)
+    late.append(zip(table.columns, entries, strict=True), depths[made:])
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
 
 
@@ -231,8 +238,10 @@ def sum_tree(
     # interrupt between any of them is noticed there.
     table.columns[0].extend([first_row + node for node in order])
     edges.columns[0].extend(parents)
-    _append(edges, rows.ready, edge_starts, read)
-    _append(table, rows.ready, starts, below)
+    of_edges = LateCalls(edges, rows.ready, edges.columns[:1], edge_starts)
+    of_edges.append([(edges.columns[1], read)], [0] * len(read))
+    of_nodes = LateCalls(table, rows.ready, table.columns[:1], starts)
+    of_nodes.append([(table.columns[1], below)], [0] * len(below))
     return Results(graph, states, rows.ready, table.form_id, (table,))
 
 
@@ -244,22 +253,6 @@ def _known_tables(
     table = cell.call_tables.get((form_ids[xs.width], form_ids[init], id(params)))
     edges = table and edge.call_tables.get((form_ids[xs.width], table.form_id, id(params)))
     return (table, edges) if edges and edges.form_id == form_ids[init] else None
-
-
-def _append(table: CallTable, ready: int, starts: Sequence[int], values: Sequence[Any]) -> None:
-    """Append calls, of which the first column, with rows of a matrix, is there already.
-
-    Args:
-        values: their second column. None of them waits for a call of the same table.
-    """
-    count = len(starts)
-    late = LateCalls(table, ready, table.columns[:1], starts)
-    table.is_late = True
-    table.columns[1].extend(values)
-    table.phases.extend([ready] * count)
-    table.depths.extend([0] * count)
-    table.nodes.extend([late] * (2 * count))
-    table.calls.extend([late] * count)
 
 
 def _depths(
