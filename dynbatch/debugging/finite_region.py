@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
 from dynbatch.debugging.region_calls import (
     argument_name,
     calls_of,
     calls_text,
+    gradients_of_calls,
     region_node,
     result_names,
 )
@@ -31,11 +30,6 @@ class RegionGuard(StepGuard):
         super().__init__(step, places)
         self.node = region_node(step)
 
-    @property
-    def _run(self) -> RegionRun[Any]:
-        run: RegionRun[Any] = self.step.batch.memo["run"]
-        return run
-
     def _refuse(
         self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
     ) -> None:
@@ -43,20 +37,16 @@ class RegionGuard(StepGuard):
         if when == "forward" and nodes[0] is self.node:
             region = self.node.region
             for number, row, call in calls_of(region):
-                group = region.groups[number]
-                first = group.results.element(row, 0)
-                self._look_at_results(when, "its {}", flat[first:], number, row, call)
+                results = flat[region.groups[number].results.of_call(row)]
+                self._look_at_results(when, "its {}", results, number, row, call)
         super()._refuse(when, what, flat, nodes, shapes)
 
     def backward(self, arena: Array, when: str = "backward") -> None:
         """Inspect the gradients inside the region, the last call first, then those it passes on."""
-        gradients = [group.gradients() for group in self._run.groups]
-        for number, row, call in reversed(calls_of(self.node.region)):
-            results, arguments = gradients[number]
+        for number, row, call, results, arguments in gradients_of_calls(self.step):
             what = "the sum of the gradients of its {}"
-            self._look_at_results(when, what, to_host(results[row]), number, row, call)
-            for k in sorted(arguments):
-                dx = to_host(arguments[k][row])
+            self._look_at_results(when, what, results, number, row, call)
+            for k, dx in arguments.items():
                 if not np.isfinite(dx).all():
                     what = f"its gradient for {argument_name(call, k)}"
                     self._refuse_call(when, what, dx, number, row, call)
@@ -73,7 +63,7 @@ class RegionGuard(StepGuard):
     def _refuse_call(
         self, when: str, what: str, numbers: Array, number: int, row: int, call: ValueHandle
     ) -> None:
-        group = self._run.groups[number]
+        group = self.step.batch.memo["run"].groups[number]
         known = [
             f"{argument_name(call, k)} {described(to_host(group.argument(k)[row]))}"
             for k in range(group.cell.program.num_given)[:MOST_VALUES]

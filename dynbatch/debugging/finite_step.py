@@ -138,9 +138,7 @@ class StepGuard:
 def first_call(node: RegionNode, flat: Array) -> tuple[Node, Array]:
     """The first call of a region whose part of `flat`, its values or gradients, is not finite."""
     for number, row, call in calls_of(node.region):
-        group = node.region.groups[number]
-        first = group.results.element(row, 0)
-        results = flat[first : first + group.cell.width]
+        results = flat[node.region.groups[number].results.of_call(row)]
         if not np.isfinite(results).all():
             return call, results
     return node, flat

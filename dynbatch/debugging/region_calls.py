@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
+from dynbatch.kernels.runtime.transfer import to_host
 
 
 def region_node(step: StepRun) -> RegionNode:
@@ -23,6 +29,21 @@ def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
         for row, table_row in enumerate(group.rows.tolist())
     ]
     return sorted(calls, key=lambda each: each[2].index)
+
+
+def gradients_of_calls(
+    step: StepRun,
+) -> Iterator[tuple[int, int, ValueHandle, Array, dict[int, Array]]]:
+    """`calls_of` a region that has run back, the last first, each with gradients inside of it.
+
+    They are on the host: of what the call returned, side by side, and of its streams by number.
+    """
+    run: RegionRun[Any] = step.batch.memo["run"]
+    of_groups = [group.gradients() for group in run.groups]
+    for number, row, call in reversed(calls_of(run.region)):
+        results, arguments = of_groups[number]
+        streams = {k: to_host(arguments[k][row]) for k in sorted(arguments)}
+        yield number, row, call, to_host(results[row]), streams
 
 
 def result_names(call: ValueHandle) -> list[str]:

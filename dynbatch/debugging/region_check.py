@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import Checker, scale_of
@@ -19,6 +17,7 @@ from dynbatch.debugging.region_calls import (
     argument_name,
     calls_of,
     calls_text,
+    gradients_of_calls,
     region_node,
     result_names,
 )
@@ -49,7 +48,7 @@ class RegionCheck(StepCheck):
             self.inlined.forward()
         values, scale = to_host(self.step.block.values().flat), scale_of(xs)
         for number, row, call in self.calls:
-            result = values[self._slice(number, row)]
+            result = values[self.node.region.groups[number].results.of_call(row)]
             pieces = values_of(call, "{}", scale)
             self._compare("forward", pieces, result, self.inlined.values[call])
 
@@ -59,7 +58,10 @@ class RegionCheck(StepCheck):
         self.launched = self.checker.kernels()
         inputs = self._inputs(arena, self.step.repacked)
         with on_host(self.node.all_parameters(), self.checker.copies):
-            self.inlined.backward({call: dy[self._slice(k, row)] for k, row, call in self.calls})
+            groups = self.node.region.groups
+            self.inlined.backward(
+                {call: dy[groups[k].results.of_call(row)] for k, row, call in self.calls}
+            )
         gradients = self.inlined.gradients
         dys = [dy, *[gradients[call] for _, _, call in self.calls]]
         scale = scale_of(dys)
@@ -73,24 +75,15 @@ class RegionCheck(StepCheck):
                 self._compare("backward", [piece], dx, gradients[x])
         self._compare_parameters(self.inlined.parameters, dys, inputs)
 
-    def _slice(self, number: int, row: int) -> slice:
-        group = self.node.region.groups[number]
-        first = group.results.element(row, 0)
-        return slice(first, first + group.cell.width)
-
     def _compare_calls(self, scale: Callable[[], float]) -> None:
         """Compare gradients of results and of arguments, the last call first."""
-        run: RegionRun[Any] = self.step.batch.memo["run"]
-        of_groups = [group.gradients() for group in run.groups]
-        for number, row, call in reversed(self.calls):
-            results, arguments = of_groups[number]
+        for number, _, call, results, arguments in gradients_of_calls(self.step):
             pieces = values_of(call, "gradient of {}, the sum over its readers,", scale)
             expected = self.inlined.gradients[call]
-            self._compare("backward", pieces, to_host(results[row]), expected)
+            self._compare("backward", pieces, results, expected)
             summaries = self.node.region.groups[number].cell.program.summaries
             streams = [*call.origin.trace.arguments, *summaries]
-            for k in sorted(arguments):
-                dx = to_host(arguments[k][row])
+            for k, dx in arguments.items():
                 expected = self.inlined.arguments[call].get(streams[k].index, np.zeros_like(dx))
                 what = f"gradient for {argument_name(call, k)}"
                 piece = ComparedArray(call, what, dx.shape, scale)

@@ -86,6 +86,11 @@ class ResultRows(NamedTuple):
     def element(self, position: int, leaf: int) -> int:
         return self.offset + position * self.step.width + self.step.columns[leaf]
 
+    def of_call(self, position: int) -> slice:
+        """The elements of one call's results."""
+        first = self.element(position, 0)
+        return slice(first, first + self.step.width)
+
     def of(self, flat: Array) -> Array:
         """(calls, width) rows of the region's value, or of its gradient."""
         width = self.step.width
