@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,14 +19,11 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged
 
 
-class Lengths:
+class Lengths(NamedTuple):
     """The attributes of an input from which a node type sizes its arrays."""
 
-    __slots__ = ("rows", "width")
-
-    def __init__(self, rows: int, width: int) -> None:
-        self.rows = rows
-        self.width = width
+    rows: int
+    width: int
 
 
 class StandIn:
