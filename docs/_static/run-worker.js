@@ -13,8 +13,8 @@ function verified(runtime) {
     const integrity = runtime.integrity[String(address).split("/").pop()];
     return plain(address, integrity ? {...options, integrity} : options);
   };
-  return async address => {
-    const answer = await self.fetch(address).catch(() => ({}));
+  return async (address, options) => {
+    const answer = await self.fetch(address, options).catch(() => ({}));
     if (!answer.ok) throw new Error(`${address} cannot be fetched, or is not the file it should be`);
     return answer;
   };
@@ -28,10 +28,12 @@ async function start({runtime, wheel}) {
     importScripts(address);
     URL.revokeObjectURL(address);
   };
-  const bytes = async address => (await get(address)).arrayBuffer();
+  const bytes = async (address, options) => (await get(address, options)).arrayBuffer();
   tell("progress", "fetching Python, NumPy and dynbatch, 11 MB");
-  // All at once; the wheel is the site's own.
-  const wheels = Promise.all([bytes(runtime.packages + runtime.numpy), bytes(wheel)]);
+  // All at once. The wheel is the site's own, whose name stays while it changes.
+  const ours = bytes(wheel, {cache: "no-cache"});
+  const wheels = Promise.all([bytes(runtime.packages + runtime.numpy), ours]);
+  wheels.catch(() => {}); // told where they are awaited
   await script("pyodide.asm.js"); // pyodide.js would load it without a digest
   await script("pyodide.js");
   python = await loadPyodide({indexURL: runtime.core, env: {HOME: "/home/pyodide"}});

@@ -17,7 +17,10 @@
   const begin = button("Run this page here", () => { begin.hidden = true; start(); });
   status.textContent = "It fetches Python and NumPy for browsers from cdn.jsdelivr.net, 11 MB, and starts them: " +
     "7 seconds of a recent processor. Then each block can be edited and run.";
-  place.append(begin, status);
+  const every = button("Run all", () => run(blocks.length - 1));
+  const stop = button("Stop", () => end("Stopped: Python begins anew, without what the blocks had made."));
+  place.append(begin, status, every, stop);
+  every.hidden = stop.hidden = true;
 
   let worker, blocks = [], waiting = [], current = null;
 
@@ -26,7 +29,7 @@
     const seconds = () => ((performance.now() - since) / 1000).toFixed(1);
     status.textContent = "fetching Python …";
     try {
-      const runtime = await (await fetch(new URL("pyodide.json", here))).json();
+      const runtime = await (await fetch(new URL("pyodide.json", here), {cache: "no-cache"})).json();
       worker = new Worker(new URL("run-worker.js", here));
       const wheel = `dynbatch-${DOCUMENTATION_OPTIONS.VERSION}-py3-none-any.whl`;
       // The runtime may lie beside the site, too.
@@ -46,25 +49,29 @@
     }
   }
 
-  function fail(why) {
+  function end(text) {
     if (worker) worker.terminate();
     [waiting, current] = [[], null];
-    const file = location.protocol === "file:";
-    status.textContent = `Python could not be loaded here: ${why}. ` + (file
+    status.textContent = text;
+    begin.textContent = "Start again";
+    [begin.hidden, every.hidden, stop.hidden] = [false, true, true];
+    for (const block of blocks) {
+      block.button.disabled = true;
+      block.output.classList.remove("run-busy");
+    }
+  }
+
+  function fail(why) {
+    end(`Python could not be loaded here: ${why}. ` + (location.protocol === "file:"
       ? "A browser needs a web server for it: python -m http.server -d build/docs"
-      : "Everything on this page runs on a computer of your own, too: pip install dynbatch.");
+      : "The page's code runs on a computer with dynbatch installed, too."));
     status.classList.add("run-failed");
-    begin.textContent = "Try again";
-    begin.hidden = false;
-    for (const block of blocks) block.button.disabled = true;
   }
 
   function ready() {
     status.classList.remove("run-failed");
-    if (!blocks.length) {
-      blocks = [...document.querySelectorAll("div.highlight-python")].map(editor);
-      place.append(button("Run all", () => run(blocks.length - 1)));
-    }
+    if (!blocks.length) blocks = [...document.querySelectorAll("div.highlight-python")].map(editor);
+    every.hidden = stop.hidden = false;
     for (const block of blocks) Object.assign(block, {ran: false}).button.disabled = false;
   }
 

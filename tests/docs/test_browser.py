@@ -76,6 +76,10 @@ def wait_for(page, condition, seconds=300):
     return value
 
 
+PRESS = """
+const buttons = [...document.querySelectorAll(".run-here button")];
+buttons.find(button => button.textContent === arguments[0]).click()"""
+
 OUTPUTS = """[...document.querySelectorAll(".run-output")].map(output => [
   [...output.querySelectorAll("pre")].map(pre => pre.textContent).join(""),
   [...output.querySelectorAll("img")].filter(image => image.naturalWidth).map(({alt}) => alt)])"""
@@ -88,7 +92,7 @@ def test_the_tour_runs_in_the_page_and_prints_what_the_page_shows(site):
         assert page.script("return performance.getEntriesByType('resource').length") < 20
         page.click(".run-here button")
         wait_for(page, "document.querySelector('.run-status').textContent.includes('ready')")
-        page.script("[...document.querySelectorAll('.run-here button')].pop().click()")
+        page.script(PRESS, "Run all")
         wait_for(page, "!document.querySelector('.run-busy')")
         outputs = page.script(f"return {OUTPUTS}")
         assert len(outputs) == len(tour)
@@ -107,6 +111,12 @@ def test_the_tour_runs_in_the_page_and_prints_what_the_page_shows(site):
         wait_for(page, "!document.querySelector('.run-busy')")
         told = page.script(f"return {OUTPUTS}")[0][0]
         assert told.startswith('Traceback:\n  File "block 1", line 2, in <module>\n    x / 0\n')
+        page.script("document.querySelector('textarea').value = 'while True: pass'")
+        page.script("document.querySelector('.run-block button').click()")
+        wait_for(page, "document.querySelector('.run-busy')")
+        page.script(PRESS, "Stop")
+        assert "Stopped" in page.script("return document.querySelector('.run-status').textContent")
+        assert page.script("return !document.querySelector('.run-busy')")
         assert not [line for line in page.log() if "favicon" not in line]
 
 
