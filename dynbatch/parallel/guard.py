@@ -92,7 +92,8 @@ class RankGuard:
         self._log = log
         self._tick_seconds = tick
         self._interrupt = interrupt
-        self._launcher = os.getppid() if REPORT in os.environ else None
+        *_, launcher = os.environ.get(REPORT, "").split() or [str(os.getppid())]
+        self._launcher = int(launcher)
         self._watched, self._stopped = rank, 0
         self._reacting = 0
         self._taken, self._closing = threading.Event(), threading.Event()
@@ -131,7 +132,7 @@ class RankGuard:
 
     def _seen_failure(self, state_of: Callable[[int], str]) -> LogEntry | None:
         """A failure that nobody has told of, noted in the log."""
-        if self._launcher not in (None, os.getppid()):
+        if self._launcher != os.getppid() and REPORT in os.environ:
             return self._noted(
                 LOST, LAUNCHER, "`dynbatch launch` was killed, and its ranks end with it."
             )

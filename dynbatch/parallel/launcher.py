@@ -66,7 +66,8 @@ def environment_of_ranks(
     shared = {
         "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **environment,
         "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, REPORT: str(log.descriptor),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        REPORT: f"{log.descriptor} {os.getpid()}",
     }  # fmt: skip
     every = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     for variables in every[1:]:

@@ -13,7 +13,7 @@ from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import place_in_run
 
 REPORT = "DYNBATCH_REPORT"
-"""Names the file descriptor of the log that `dynbatch launch` has opened, and reads."""
+"""Names the file descriptor of the log that `dynbatch launch` reads, and the launcher's pid."""
 
 LAUNCHER = -1
 """Stands for `dynbatch launch` where entries name the rank that failed."""
@@ -84,11 +84,11 @@ class RunLog:
 def log_of_launcher() -> RunLog | None:
     """The log that `dynbatch launch` has opened for this run, if it has started this process."""
     try:
-        descriptor = int(os.environ.get(REPORT, ""))
+        descriptor = int(os.environ.get(REPORT, "").split()[0])
         if os.fstat(descriptor).st_nlink:  # the number is another file's by now
             return None
         return RunLog(os.dup(descriptor))
-    except (ValueError, OSError):
+    except (IndexError, ValueError, OSError):
         return None
 
 

@@ -147,12 +147,15 @@ def test_the_rank_that_failed_ends_by_itself(guarded):
     assert guarded.killed == guarded.raised == guarded.interrupted == []
 
 
-def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(monkeypatch, log):
-    monkeypatch.setenv(REPORT, "9")
+@pytest.mark.parametrize("is_gone_before", [False, True])
+def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(is_gone_before, monkeypatch, log):
+    monkeypatch.setenv(REPORT, f"9 {os.getppid()}")
     guarded = Guarded(monkeypatch, log)
     guarded.tick()
     assert log.failure() is None
     monkeypatch.setattr(os, "getppid", lambda: 1)
+    if is_gone_before:  # the rank has connected
+        guarded = Guarded(monkeypatch, log)
     guarded.tick()
     assert log.failure()[:2] == (LOST, LAUNCHER)
     assert log.failure().message.startswith("`dynbatch launch` was killed")
@@ -161,11 +164,11 @@ def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(monkeypatch, l
 
 
 def test_a_log_is_written_only_where_the_launcher_has_opened_it(monkeypatch, log, tmp_path):
-    monkeypatch.setenv(REPORT, str(log.descriptor))
+    monkeypatch.setenv(REPORT, f"{log.descriptor} 1")
     tell_launcher("all end", 1)
     assert log.entries() == [("asked", 1, "all end")] and log.failure() is None
     with open(tmp_path / "another", "wb") as other:
-        monkeypatch.setenv(REPORT, str(other.fileno()))
+        monkeypatch.setenv(REPORT, f"{other.fileno()} 1")
         tell_launcher("all end", 1)
     assert (tmp_path / "another").read_bytes() == b""
 
