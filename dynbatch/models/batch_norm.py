@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import prod
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from dynbatch.graph import Graph
 from dynbatch.models.initial import ones, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node
+from dynbatch.nodes.shape.rows import divided_rows, joined_rows
 from dynbatch.optim.combination import combine
 from dynbatch.parameter import ModelBuffer
 
@@ -125,27 +125,26 @@ class BatchNorm(Module):
         return xs
 
     def _by_batch(self, graph: Graph, xs: list[Node]) -> list[Node]:
-        counts = [prod(x.shape[:-1]) for x in xs]
+        num_rows = sum([x.rows for x in xs])
         if graph.is_trace:
             raise refused(
                 "BatchNorm", "called in a cell while training",
                 "it joins the sentences of a mini-batch; a cell is a step, which sees one sentence",
                 "call it outside of cells: norm(graph, xs)",
             )  # fmt: skip
-        if sum(counts) < 2:
+        if num_rows < 2:
             raise refused(
-                "BatchNorm", f"{sum(counts)} rows in all, while training",
+                "BatchNorm", f"{num_rows} rows in all, while training",
                 "a variance takes two rows or more", "more sentences, or model.eval()",
             )  # fmt: skip
-        rows = F.concat([F.reshape(x, (-1, self.features)) for x in xs], dim=0)
+        rows = joined_rows(xs)
         mean, variance = F.mean(rows, dim=0), F.var(rows, dim=0, correction=0)
         if self.training and self.running_mean is not None:
-            graph.after_run([mean, variance], partial(self._track, sum(counts)))
+            graph.after_run([mean, variance], partial(self._track, num_rows))
         normalised = (rows - mean) * self._scale(graph, variance)
         if self.bias is not None:
             normalised = normalised + F.parameter(graph, self.bias)
-        ys = F.split(normalised, counts, dim=0)
-        return [F.reshape(y, x.shape) for y, x in zip(ys, xs, strict=True)]
+        return divided_rows(normalised, xs)
 
     def _scale(self, graph: Graph, variance: Node) -> Node:
         scale = (variance + self.eps) ** -0.5

@@ -191,6 +191,36 @@ def test_many_sentences_take_as_many_launches_as_two():
     assert launches(12, False) == launches(2, False)
 
 
+def test_an_image_is_one_node_of_a_norm():
+    def nodes(count):
+        with db.Graph() as graph:
+            xs = [F.input(graph, np.ones((2 + k, 4, 5), np.float32)) for k in range(count)]
+            _ = [y.keep() for y in models.BatchNorm(5)(graph, xs)]
+            graph.forward()
+            return graph.statistics.nodes - count
+
+    assert nodes(12) - nodes(2) == 10
+
+
+def test_gradients_of_gradients_of_images_are_those_of_their_rows():
+    arrays = arrays_of(IMAGES, "float64")
+
+    def second(*xs):
+        norm = models.BatchNorm(5).astype("float64")
+
+        def bent(x):
+            ys = norm(x.graph, [x, *[F.input(x.graph, other) for other in xs[1:]]])
+            return F.sum([F.sum(F.reshape(F.tanh(y) * y, (-1,))) for y in ys])
+
+        with db.Graph(dtype="float64") as graph:
+            x = F.input(graph, xs[0])
+            return db.hvp(bent)(x, F.input(graph, np.cos(xs[0]))).value.copy()
+
+    products = second(*arrays)
+    assert np.array_equal(products.reshape(-1, 5), second(*[x.reshape(-1, 5) for x in arrays]))
+    assert np.abs(products).max() > 1e-3
+
+
 def test_optimizers_and_unfreezing_leave_buffers_alone():
     norm = models.BatchNorm(5)
     for parameter in norm.parameters():

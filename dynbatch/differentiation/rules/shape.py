@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.differentiation.repeated import folded
+from dynbatch.differentiation.repeated import folded, rows_of
 from dynbatch.differentiation.table import Made, rule
 from dynbatch.nodes.node import WIDTH, Node
 from dynbatch.nodes.shape.expand import Expand, ExpandToLength, Repeated
@@ -88,7 +88,8 @@ def _slice(y: Slice, dy: Node) -> tuple[Made, ...]:
         elif not padded.ndim:  # one feature of one
             padded = F.unsqueeze(padded, 0)
         if x.ndim == 2 and list(rows) != list(range(x.rows)):
-            padded = scattered(padded, np.array(rows, np.int64), x.rows)
+            cut = rows_of(padded) if padded.ndim > 2 else padded
+            padded = scattered(cut, np.array(rows, np.int64), x.rows)
         return padded if padded.shape == x.shape else reshaped(padded, x)
 
     return (amid_zeros,)
