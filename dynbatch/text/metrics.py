@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from dynbatch.arguments import refused
 from dynbatch.errors import EmptyBatchError, ShapeError
@@ -113,6 +114,8 @@ def translation_scores(
     from sacrebleu import corpus_bleu, corpus_chrf
 
     most = max([len(each) for each in references])
-    streams = [[each[k] if k < len(each) else None for each in references] for k in range(most)]
+    streams: Any = [  # sacrebleu leaves None out, and does not say so in its types
+        [each[k] if k < len(each) else None for each in references] for k in range(most)
+    ]
     bleu = corpus_bleu(found, streams, tokenize=tokenize, force=True)
     return {"BLEU": bleu.score, "chrF": corpus_chrf(found, streams).score}
