@@ -11,6 +11,7 @@ from textwrap import fill
 
 from dynbatch.commands import state_dicts
 from dynbatch.errors import CheckpointError, DataError
+from dynbatch.models.lora.adapting import adapters_of, merge_adapter
 from dynbatch.models.pretrained import load_pretrained
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS, weight_files
 from dynbatch.models.pretrained.match import Match
@@ -124,6 +125,9 @@ def _export(source: Path, target: Path, options: argparse.Namespace) -> None:
         )
     _require_free(options.overwrite, target / CONFIG, file)
     model = load_pretrained(source)
+    if adapters_of(model):
+        merge_adapter(model)
+        print(f"{source}: its adapter is merged into the weights")
     model.save_pretrained(target, dtype=options.dtype)
     copied = copy_tokenizer(source.parent, target)
     print(f"{source}: a checkpoint of dynbatch, {type(model).__name__}")

@@ -17,6 +17,8 @@ from dynbatch.backend import Array
 from dynbatch.errors import DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.models.lora.adapting import add_adapter
+from dynbatch.models.lora.config import ALL_LINEAR, LoraConfig
 from dynbatch.models.predict import predict
 from dynbatch.models.pretrained import (
     BertForClassification,
@@ -41,6 +43,9 @@ class FineTuningSettings(TaskSettings):
     """Settings of the fine-tuning of an encoder."""
 
     from_: str | None = option(None, "folder of the BERT, MiniLM or RoBERTa to begin from", str)
+    lora: int | None = option(
+        None, "rank of the matrices that LoRA trains beside its weights (all weights are trained)"
+    )
     epochs: int = option(4, "passes over the data", passes)
     batch_size: int = option(16, "texts in a mini-batch")
     lr: float = option(1e-4, "peak of AdamW's learning rate", above_zero)
@@ -97,6 +102,15 @@ class FineTuning(TextLabelling):
             folder, new=new, id2label=dict(enumerate(labels)), classifier_dropout=None,
             hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout,
         )  # fmt: skip
+        if settings.lora is not None:
+            add_adapter(
+                model,
+                LoraConfig(
+                    r=settings.lora, lora_alpha=2 * settings.lora, lora_dropout=settings.dropout,
+                    target_modules=ALL_LINEAR, task_type="SEQ_CLS",
+                    base_model_name_or_path=settings.from_,
+                ),
+            )  # fmt: skip
         tokenizer = load_tokenizer(folder)
         if settings.output is not None:
             copy_tokenizer(folder, settings.output)
@@ -104,9 +118,11 @@ class FineTuning(TextLabelling):
 
     @classmethod
     def fitted(cls, texts: Sequence[Any], settings: FineTuningSettings) -> dict[str, Any]:
-        """A warm-up of a tenth of the updates, where these are few."""
+        """A warm-up of a tenth of the updates, where these are few; larger steps with LoRA, as its
+        matrices begin from nothing."""
         updates = settings.epochs * -(-len(texts) // settings.batch_size)
-        return {"warmup": min(settings.warmup, max(1, updates // 10))}
+        steps = {} if settings.lora is None else {"lr": 10 * settings.lr}
+        return {"warmup": min(settings.warmup, max(1, updates // 10)), **steps}
 
     @property
     def num_ids(self) -> int:

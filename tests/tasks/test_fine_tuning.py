@@ -68,6 +68,25 @@ def test_a_run_goes_on_without_the_folder_that_it_began_from(folder, capsys):
     assert "labels: " in capsys.readouterr().err
 
 
+def test_with_lora_a_run_trains_matrices_and_the_classifier_and_goes_on(folder):
+    assert (
+        main(["train", "labels.tsv", "--from", "bert", "--lora", "2", *RUN, "--epochs", "1"]) == 0
+    )
+    folder.rename("gone")
+    earlier = load_pretrained(Path("run", "model.safetensors")).state_dict()
+    assert main(["train", "--output", "run", "--resume", "--epochs", "2", "--quiet"]) == 0
+    model, begun = load_pretrained(Path("run", "model.safetensors")), Bert(CONFIG, rng=3)
+    for name, parameter in model.named_parameters():
+        assert parameter.frozen == ("lora_" not in name and not name.startswith("classifier."))
+        is_equal = np.array_equal(parameter.value, earlier[name])
+        assert is_equal == parameter.frozen, name
+    for name, value in begun.state_dict().items():
+        np.testing.assert_array_equal(model.state_dict()[name], value)
+    assert main(["convert", "run/", "theirs/"]) == 0
+    merged = load_pretrained("theirs").state_dict()
+    assert merged.keys() == {name for name in earlier if "lora_" not in name}
+
+
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
