@@ -50,12 +50,11 @@ class Translation(Task):
     def evaluate(self) -> dict[str, float]:
         test: Any = self.corpus.test
         written = self.written([text.source for text in test])
+        if "sacrebleu" in self.packages:
+            texts = [" ".join(words) for words in written]
+            return translation_scores(texts, [text.references for text in test])
         rates = error_rates(written, [[one.split() for one in text.references] for text in test])
-        wrong = {"tokens wrong, %": 100 * rates.token, "texts wrong, %": 100 * rates.sequence}
-        if "sacrebleu" not in self.packages:
-            return wrong
-        texts = [" ".join(words) for words in written]
-        return translation_scores(texts, [text.references for text in test]) | wrong
+        return {"tokens wrong, %": 100 * rates.token, "texts wrong, %": 100 * rates.sequence}
 
 
 class ByLSTM(Translation):
