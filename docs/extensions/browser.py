@@ -21,9 +21,9 @@ def add_wheel(app: Any, error: Exception | None) -> None:
     """The wheel of this tree, as `make wheel` builds it, beside the script."""
     if error is None and app.builder.format == "html":
         command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory"]
-        subprocess.run(
-            [*command, str(Path(app.outdir, "_static"))], cwd=ROOT, check=True, capture_output=True
-        )
+        command.append(str(Path(app.outdir, "_static")))
+        # What goes wrong stands on standard error.
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def setup(app: Any) -> dict[str, bool]:
