@@ -77,7 +77,7 @@ def conclusion(results: Sequence[Mapping[str, Any]], tasks: Iterable[str]) -> st
     if not count:
         return ""
     minutes, memory = [
-        " to ".join([f"{ratio:.1f} (`{of[ratio]}`)" for ratio in (min(of), max(of))])
+        " to ".join([f"{ratio:.1f} (`{of[ratio]}`)" for ratio in sorted({min(of), max(of)})])
         for of in ratios.values()
     ]
     but = f" The others are {', '.join(apart)}." if apart else ""
