@@ -93,7 +93,7 @@ class RankGuard:
         self._tick_seconds = tick
         self._interrupt = interrupt
         *_, launcher = os.environ.get(REPORT, "").split() or [str(os.getppid())]
-        self._launcher = int(launcher)
+        self._launcher = int(launcher)  # not the parent where its program starts another one
         self._watched, self._stopped = rank, 0
         self._reacting = 0
         self._taken, self._closing = threading.Event(), threading.Event()
@@ -132,7 +132,8 @@ class RankGuard:
 
     def _seen_failure(self, state_of: Callable[[int], str]) -> LogEntry | None:
         """A failure that nobody has told of, noted in the log."""
-        if self._launcher != os.getppid() and REPORT in os.environ:
+        is_told = REPORT in os.environ
+        if is_told and self._launcher != os.getppid() and state_of(self._launcher) in ("", "Z"):
             return self._noted(
                 LOST, LAUNCHER, "`dynbatch launch` was killed, and its ranks end with it."
             )
@@ -159,10 +160,11 @@ class RankGuard:
         return None
 
     def _noted(self, kind: str, rank: int, message: str) -> LogEntry | None:
+        entry = LogEntry(kind, rank, message)
         if self._log is None:
-            return LogEntry(kind, rank, message)
+            return entry
         self._log.add(kind, rank, message)
-        return self._log.failure()  # another rank may have been first
+        return self._log.failure() or entry  # another rank may have been first; no room for it
 
     def _react(self, failure: LogEntry) -> None:
         """Let the exchange end by an error, or where there is none, what Python does."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.run_log import ENDED, FAILED, LEFT, LOST, RunLog
+from dynbatch.parallel.run_log import ENDED, FAILED, LEFT, LOST, LogEntry, RunLog
 from dynbatch.parallel.transport import Buffer, Transport, bytes_of, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange or BETWEEN, bytes that follow
@@ -79,9 +79,9 @@ class SocketTransport(Transport):
             )  # fmt: skip
         if failure is None:
             why = "it was killed, or ended its process at once"
-            self.log.add(LOST, rank, f"rank {rank} ended without a word: {why}.")
-            failure = self.log.failure()
-        assert failure is not None
+            lost = LogEntry(LOST, rank, f"rank {rank} ended without a word: {why}.")
+            self.log.add(*lost)
+            failure = self.log.failure() or lost  # a full disk has no room for it
         return ParallelError(failure.message, failure.rank)
 
     def interrupt(self, message: str, rank: int | None = None) -> None:

@@ -147,15 +147,23 @@ def test_the_rank_that_failed_ends_by_itself(guarded):
     assert guarded.killed == guarded.raised == guarded.interrupted == []
 
 
+def test_a_failure_that_a_full_disk_keeps_out_of_the_log_is_one(guarded, monkeypatch):
+    monkeypatch.setattr(RunLog, "add", lambda *_: None)
+    guarded.states[102] = ""
+    guarded.tick()
+    assert [rank for _, rank in guarded.interrupted] == [2]
+
+
 @pytest.mark.parametrize("is_gone_before", [False, True])
 def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(is_gone_before, monkeypatch, log):
-    monkeypatch.setenv(REPORT, f"9 {os.getppid()}")
+    monkeypatch.setenv(REPORT, "9 77")
     guarded = Guarded(monkeypatch, log)
-    guarded.tick()
+    guarded.states[77] = "S"
+    guarded.tick()  # its parent is another process, which the launcher has started
     assert log.failure() is None
-    monkeypatch.setattr(os, "getppid", lambda: 1)
     if is_gone_before:  # the rank has connected
         guarded = Guarded(monkeypatch, log)
+    guarded.states[77] = ""
     guarded.tick()
     assert log.failure()[:2] == (LOST, LAUNCHER)
     assert log.failure().message.startswith("`dynbatch launch` was killed")

@@ -7,6 +7,7 @@ import pytest
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel import Communicator
+from dynbatch.parallel.run_log import RunLog
 from dynbatch.parallel.sockets import HEADER
 from tests.parallel.ranks import on_ranks, transports
 
@@ -49,6 +50,17 @@ def test_a_rank_that_dies_within_an_exchange_is_the_one_that_all_others_name():
 
     for error in errors_where_the_last_rank(3, dies):
         assert error.rank == 2 and "rank 2 ended without a word" in str(error)
+
+
+def test_so_it_is_where_a_full_disk_keeps_it_out_of_the_log(monkeypatch):
+    monkeypatch.setattr(RunLog, "add", lambda *_: None)
+    first, last = transports(2)
+    last._peers[0].close()
+    with pytest.raises(ParallelError, match="rank 1 ended without a word") as told:
+        Communicator(first).barrier()
+    assert told.value.rank == 1
+    for each in (first, last):
+        each.close()
 
 
 def test_one_that_is_lost_for_another_is_named_too():
