@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from weakref import WeakSet
 
 from dynbatch import backend
@@ -63,7 +64,10 @@ def connect(
     host = _host_transport(transport, membership, timeout)
     communicator = Communicator(host) if host is None or device == "cpu" else joined_by_nccl(host)
     if host is not None:
-        _guard(communicator, host)
+        with ExitStack() as joining:  # the others learn why it could not
+            joining.enter_context(communicator)
+            _guard(communicator, host)
+            joining.pop_all()
     _communicators.add(communicator)
     return communicator
 

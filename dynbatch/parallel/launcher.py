@@ -16,6 +16,7 @@ from typing import IO, TextIO
 
 from dynbatch.kernels.runtime.parallel import num_processors
 from dynbatch.parallel.guard import ENDING
+from dynbatch.parallel.rendezvous import remove_paths
 from dynbatch.parallel.run_log import ASKED, ENDED, FROZEN, LEFT, REPORT, LogEntry, RunLog
 
 POLL_SECONDS = 0.05
@@ -40,19 +41,22 @@ def launch(command: Sequence[str], processes: int, quiet: bool = False) -> int:
     """
     ranks: list[_Rank] = []
     with closing(RunLog()) as log, _forwarding(ranks) as asked:
-        _start(ranks, command, processes, log, quiet)
+        environments = environment_of_ranks(processes, log)
+        _start(ranks, command, environments, log, quiet)
         for number in list(asked):  # it came before all were there; a second time does no harm yet
             _send_all(ranks, number)
         verdict, earliest = _waited(ranks, log, asked)
+    remove_paths(int(environments[0]["MASTER_PORT"]), processes)
     for each in ranks:
         each.finish()
     return _said(ranks, verdict, earliest, asked[0] if asked else None)
 
 
 def _start(
-    ranks: list[_Rank], command: Sequence[str], processes: int, log: RunLog, quiet: bool
-) -> None:
-    for each in environment_of_ranks(processes, log):
+    ranks: list[_Rank], command: Sequence[str], environments: Sequence[Mapping[str, str]],
+    log: RunLog, quiet: bool,
+) -> None:  # fmt: skip
+    for each in environments:
         ranks.append(_Rank(int(each["RANK"]), command, each, log, quiet))
 
 

@@ -48,8 +48,7 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> SocketTransport:
             "this system has no sockets by which processes are joined without MPI.\n"
             f"  fix:  pip install 'dynbatch[mpi]', and mpiexec -n {place.size} python program.py"
         )
-    end, folder = time.monotonic() + timeout, _private_folder()
-    paths = [str(folder / f"{place.port}-{place.size}-{rank}") for rank in range(place.size)]
+    end, paths = time.monotonic() + timeout, _paths(place.port, place.size)
     peers: list[socket.socket | None] = [None] * place.size
     with ExitStack() as opened, _listening(paths[place.rank], place) as listener:
         log = log_of_launcher() or RunLog() if place.rank == 0 else None
@@ -67,6 +66,20 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> SocketTransport:
     return SocketTransport(place.rank, peers, log)
 
 
+def remove_paths(port: int, size: int) -> None:
+    """Remove what ranks have left behind that were killed while they waited for the others."""
+    with suppress(ParallelError):
+        for path in _paths(port, size):
+            with suppress(OSError):
+                os.unlink(path)
+
+
+def _paths(port: int, size: int) -> list[str]:
+    """The paths at which the ranks of a run listen."""
+    folder = _private_folder()
+    return [str(folder / f"{port}-{size}-{rank}") for rank in range(size)]
+
+
 def _private_folder() -> Path:
     """The folder where runs of this user meet.
 
@@ -74,7 +87,8 @@ def _private_folder() -> Path:
         ParallelError: somebody else may enter it.
     """
     folder = Path(tempfile.gettempdir(), f"dynbatch-ranks-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     state = folder.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
         raise ParallelError(
@@ -103,8 +117,9 @@ def _listening(path: str, place: PlaceInRun) -> Iterator[socket.socket]:
         except OSError as error:
             raise ParallelError(
                 f"rank {place.rank} cannot listen at {path}: {error}.\n"
-                "  rule: each run has a MASTER_PORT of its own, and each rank is there once\n"
-                "  fix:  `dynbatch launch` chooses a port; TMPDIR names another folder"
+                "  rule: each run has a MASTER_PORT of its own, and each rank is there once; the\n"
+                "        path of a socket has about a hundred characters\n"
+                "  fix:  `dynbatch launch` chooses a port; a shorter TMPDIR names another folder"
             ) from error
         listener.listen(place.size)
         try:

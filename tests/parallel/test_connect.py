@@ -1,6 +1,7 @@
 """`connect`: a process reads its place from the environment, and finds the others."""
 
 import gc
+import importlib
 import os
 import re
 import socket
@@ -19,6 +20,7 @@ from dynbatch.parallel import Communicator
 from dynbatch.parallel.ending import end_with_process
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
 from dynbatch.parallel.rendezvous import join
+from tests.parallel.ranks import transports
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +117,31 @@ def test_ranks_meet_only_where_their_user_alone_may_go(folder):
     meeting.mkdir()
     meeting.chmod(0o755)
     assert error_of(0, 2).startswith(f"{meeting} is not a folder that this user alone may enter")
+    meeting.rmdir()
+    meeting.touch()
+    assert error_of(0, 2).startswith(f"{meeting} is not a folder that this user alone may enter")
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_told_with_the_fix(folder, monkeypatch):
+    longer = folder / ("x" * 100)
+    longer.mkdir()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(longer))
+    told = error_of(0, 2)
+    assert "AF_UNIX path too long" in told and "a shorter TMPDIR names another folder" in told
+
+
+def test_a_rank_that_fails_after_it_has_joined_tells_the_others_why(monkeypatch):
+    joined, other = transports(2)
+    connecting = importlib.import_module("dynbatch.parallel.connect")
+    monkeypatch.setattr(connecting, "_host_transport", lambda *_: joined)
+    monkeypatch.setattr(connecting, "share_processors", lambda: None)
+    monkeypatch.setenv("DYNBATCH_GUARD", "x")
+    with pytest.raises(ParallelError, match="DYNBATCH_GUARD is 'x'"):
+        parallel.connect()
+    assert other.log.failure().message.startswith("the environment variable DYNBATCH_GUARD is 'x'")
+    with pytest.raises(ParallelError, match="DYNBATCH_GUARD is 'x'"):
+        Communicator(other).barrier()
+    other.close()
 
 
 def test_what_a_killed_run_has_left_behind_is_no_hindrance_but_another_run_is(folder):

@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +155,26 @@ time.sleep(100)
     assert launcher.launch([sys.executable, str(tmp_path / "program.py")], 2) == 4
     told = "error: rank 1 failed with exit status 4; the other was ended.\n"
     assert capfd.readouterr().err == told
+
+
+def test_a_rank_that_is_ended_while_it_waits_for_another_leaves_no_socket(monkeypatch):
+    program = """
+import os, sys, time
+from pathlib import Path
+if os.environ["RANK"] == "0":
+    from dynbatch import parallel
+    parallel.connect()
+while not list(Path(os.environ["TMPDIR"]).glob("*/*-2-0")):
+    time.sleep(0.01)
+sys.exit(4)
+"""
+    monkeypatch.setattr(launcher, "TERMINATE_SECONDS", 0.1)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert launcher.launch([sys.executable, "-c", program], 2) == 4
+        assert [list(each.iterdir()) for each in Path(folder).iterdir()] == [[]]
 
 
 TRAINING = """
