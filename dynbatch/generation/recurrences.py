@@ -15,12 +15,16 @@ from dynbatch.nodes.node import Node, ancestors
 from dynbatch.nodes.operation import Operation
 
 
-def as_loops(result: Node) -> Node:
-    """A node that is computed from scans in place of recurrences that have kernels of their own.
+def as_loops(result: Any) -> Any:
+    """A node or several, of scans in place of recurrences that have kernels of their own.
 
     These are gated linear attention, the gated delta rule, and causal convolutions of each feature
     by itself. Values differ by rounding.
     """
+    if isinstance(result, tuple):
+        return tuple(map(as_loops, result))
+    if not isinstance(result, Node):  # whose trace refuses it by its type
+        return result
     nodes = ancestors([result])
     loops: dict[int, Node] = {}
     for index in sorted(nodes):

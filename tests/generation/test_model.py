@@ -208,9 +208,30 @@ class Deciding(NotCausal):
         return F.tanh(x) if len(ids) > 10 else F.relu(x)
 
 
+class Listed(NotCausal):
+    """Refused: a list of what it computes."""
+
+    def __call__(self, graph, ids):
+        return [self.embedding(graph, ids)]
+
+
+class Paired(NotCausal):
+    """A tuple of its logits alone."""
+
+    def __call__(self, graph, ids):
+        return (self.embedding(graph, ids),)
+
+
+def test_logits_in_a_tuple_are_those_in_none():
+    model = Paired()
+    paired = db.generate(model, [[1, 2]], max_new_tokens=3)
+    assert paired == db.generate(model.embedding, [[1, 2]], max_new_tokens=3)
+
+
 @pytest.mark.parametrize(
     ("maker", "fix"),
     [
+        (Listed, "it returns a list, not a node or several"),
         (NotCausal, "fix:  causal=True, if it is attention"),
         (Featured, "fix:  a bias by distance"),
         (Meant, "fix:  write it without len"),
