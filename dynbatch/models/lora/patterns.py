@@ -16,7 +16,7 @@ from typing import Any
 Places = frozenset[int]
 
 MOST_PARTS = 100_000
-"""Parts of an expression that are gone through for a name."""
+"""Parts of an expression, and members of its classes, that are gone through for a name."""
 
 _parse: Callable[[str], Any] = import_module("re._parser").parse  # the one of `re` itself
 _CATEGORIES = {
@@ -89,6 +89,7 @@ class _Match:
 
     def _after(self, kind: str, value: Any, places: Places) -> Places:
         if kind in _LETTERS:
+            self._left -= len(value) if kind == "IN" else 0
             length = len(self._text)
             return frozenset(
                 [k + 1 for k in places if k < length and _has(kind, value, self._text[k])]

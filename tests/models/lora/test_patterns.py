@@ -53,6 +53,13 @@ def test_an_expression_that_re_would_not_end_with_ends(pattern):
     assert not is_meant(pattern, "a" * 200) and is_meant(pattern, "aab") == (pattern[-1] == "b")
 
 
+def test_members_of_classes_count_as_parts():
+    members = "".join([chr(0x4E00 + 2 * k) for k in range(2000)])
+    assert is_full_match(f"[{members}a]*", "a" * 20)
+    with pytest.raises(Unbounded, match="too many parts"):
+        is_full_match(f"([{members}a]*b?)*c", "a" * 60)
+
+
 @pytest.mark.parametrize("pattern", [r"(a)\1", "(?i)a", "(?<=a)b", "a++"])
 def test_parts_that_are_not_matched_in_bounded_time_are_refused(pattern):
     with pytest.raises(Unbounded):
