@@ -72,6 +72,10 @@ class Qwen3NextConfig(DecoderConfig):
     stores_scales_less_one: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.rope_scaling:
+            scaling = dict(self.rope_scaling)
+            self._read_share(scaling)
+            object.__setattr__(self, "rope_scaling", scaling)
         super().__post_init__()
         check_types(self, self.layer_types, (FULL, LINEAR))
         refuse_settings(self, hidden_act=("silu",))
@@ -86,18 +90,29 @@ class Qwen3NextConfig(DecoderConfig):
                 )  # fmt: skip
 
     def refuse_partial(self) -> None:
-        number(type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor, "(0, 1]")
+        owner, share = type(self).__name__, self.partial_rotary_factor
+        number(owner, "partial_rotary_factor", share, "(0, 1]")
+        if self.turned < 2 or self.turned % 2:
+            raise refused(
+                owner, f"partial_rotary_factor {share:g} of head_dim {self.head_size} is "
+                f"{self.turned} features", "positions turn pairs of features, one or more",
+                "choose a checkpoint of another head_dim or partial_rotary_factor",
+            )  # fmt: skip
 
     def read_rope(self, rope: dict[str, Any]) -> None:
+        if not self.rope_scaling:
+            self._read_share(rope)
+        super().read_rope(rope)
+
+    def _read_share(self, rope: dict[str, Any]) -> None:
         share = rope.pop("partial_rotary_factor", self.partial_rotary_factor)
         object.__setattr__(self, "partial_rotary_factor", share)
-        super().read_rope(rope)
 
     def to_json(self) -> dict[str, Any]:
         """The object for config.json, with positions in the form that `transformers` reads."""
         content = super().to_json()
         rope = {"rope_theta": self.rope_theta, **(content.pop("rope_scaling") or {})}
-        rope.setdefault("rope_type", "default")
+        rope.setdefault("rope_type", rope.pop("type", "default"))
         rope["partial_rotary_factor"] = self.partial_rotary_factor
         return content | {"rope_parameters": rope, "layer_types": self.types}
 
@@ -114,8 +129,12 @@ class Qwen3NextConfig(DecoderConfig):
         return self.types[layer]
 
     def rotary(self, layer_type: str) -> dict[str, Any]:
-        turned = int(self.head_size * self.partial_rotary_factor)
-        return super().rotary(layer_type) | {"rotary_dim": turned}
+        return super().rotary(layer_type) | {"rotary_dim": self.turned}
+
+    @property
+    def turned(self) -> int:
+        """Features of a head that positions turn."""
+        return int(self.head_size * self.partial_rotary_factor)
 
 
 class JoinedDeltaNet(GatedDeltaNet):

@@ -49,6 +49,7 @@ CONFIGURATIONS = [
     ("qwen3-next", {"num_experts": 4}, "num_experts 0, or whose mlp_only_layers are all"),
     ("qwen3-next", {"hidden_act": "gelu"}, "choose a checkpoint without it"),
     ("qwen3-next", {"layer_types": ["linear_attention"]}, "whose layers are of these types"),
+    ("qwen3-next", {"head_dim": 12}, "of another head_dim or partial_rotary_factor"),
     ("distilbert", {"layer_norm_eps": 1e-5}, "choose a checkpoint without it"),
     (
         "llama",
@@ -85,6 +86,28 @@ def test_rope_scaling_goes_before_rope_parameters(kind):
         rope_scaling=scaling | {"partial_rotary_factor": 1.0}, others={"rope_parameters": parts}
     )
     assert config.rotary("full_attention")["scaling"] == scaling
+
+
+@pytest.mark.parametrize(
+    ("rope_scaling", "rope_parameters", "share"),
+    [
+        ({"type": "linear", "factor": 4.0}, {"partial_rotary_factor": 1.0}, 0.25),
+        ({"type": "linear", "factor": 4.0, "partial_rotary_factor": 0.5}, None, 0.5),
+        (None, {"type": "linear", "factor": 4.0, "partial_rotary_factor": 1.0}, 1.0),
+    ],
+)
+def test_positions_in_older_forms_are_written_in_the_newer_one(
+    rope_scaling, rope_parameters, share
+):
+    config = pretrained.Qwen3NextConfig(
+        num_experts=0, rope_scaling=rope_scaling, others={"rope_parameters": rope_parameters}
+    )
+    written = config.to_json()["rope_parameters"]
+    assert written == {
+        "rope_type": "linear", "factor": 4.0, "partial_rotary_factor": share, "rope_theta": 10000.0,
+    }  # fmt: skip
+    again = pretrained.Qwen3NextConfig(num_experts=0, others={"rope_parameters": written})
+    assert again.rotary("full_attention")["rotary_dim"] == int(256 * share)
 
 
 def add_one(name):
