@@ -82,9 +82,16 @@ class OwnedNodes:
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes in creation order."""
-        for table in self.tables:
-            table.make_calls()
+        """All nodes in creation order.
+
+        Raises:
+            GraphError: an interrupt came while calls were made together.
+        """
+        if any([table.is_late for table in self.tables]):
+            for table in self.tables:  # all of them first: calls of one read those of another
+                table.require_whole()
+            for table in self.tables:
+                table.make_calls()
         return self._nodes
 
     def add(self, node: Node) -> int:

@@ -253,14 +253,8 @@ class CallTable:
         while self.runs and self.runs[-1].node._block is None:  # that run failed
             self.runs.pop()
             self.run_of[self.run_of == len(self.runs)] = NOT_RUN
+        self.require_whole()
         known, count = self.ready.size, len(self.calls)
-        if {count} != {*map(len, self.columns), len(self.phases), len(self.depths)}:
-            raise GraphError(
-                f"cell {self.cell.__name__!r}: an interrupt came in the middle of a call, whose"
-                " arguments stay among those of later ones.\n"
-                "  rule: a graph whose building was interrupted in a call cannot run\n"
-                "  fix:  close it, and build the mini-batch in another graph"
-            )
         if known == count:
             return
         fresh = np.full((4, count - known), NOT_RUN)
@@ -268,6 +262,16 @@ class CallTable:
         fresh[1] = np.fromiter(self.depths[known:count], np.int64)
         self._arrays = np.concatenate([self._arrays, fresh], axis=1)
         self.ready, self.depth, self.run_of, self.position = self._arrays
+
+    def require_whole(self) -> None:
+        """Refuse a table one of whose calls was not recorded to the end: see `update`."""
+        if {len(self.calls)} != {*map(len, self.columns), len(self.phases), len(self.depths)}:
+            raise GraphError(
+                f"cell {self.cell.__name__!r}: an interrupt came in the middle of a call, whose"
+                " arguments stay among those of later ones.\n"
+                "  rule: a graph whose building was interrupted in a call cannot run\n"
+                "  fix:  close it, and build the mini-batch in another graph"
+            )
 
     def waiting(self) -> list[ValueHandle]:
         self.update()

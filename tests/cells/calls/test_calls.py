@@ -638,8 +638,9 @@ def test_a_graph_whose_call_was_interrupted_has_the_right_values_or_refuses_to_r
     assert all(result == right for result in results)
 
 
+@pytest.mark.parametrize("asks_first", [False, True])
 @pytest.mark.parametrize("way", ["each", "sum_tree"])
-def test_calls_made_together_are_interrupted_like_others(way):
+def test_calls_made_together_are_interrupted_like_others(way, asks_first):
     step = db.cell(lambda a, b, p: F.tanh(a - p.two * b))
     edge = db.cell(lambda a, b, p: a * b)
     p, tree, results = SimpleNamespace(two=db.Parameter([2.0])), ([2, 0, 1], [[2], [0], []]), []
@@ -656,6 +657,8 @@ def test_calls_made_together_are_interrupted_like_others(way):
                 _ = calls[1]
             except KeyboardInterrupt:
                 pass
+            if asks_first:
+                assert all([node.index == k for k, node in enumerate(graph.nodes)])
             last = db.stack([*calls, step(xs[1], first, p)]).value
             results.append((len(calls), last.tolist()))
             assert all([node.index == k for k, node in enumerate(graph.nodes)])
