@@ -1,7 +1,7 @@
 """Calls made together: rows of a table, each of which is a node once somebody asks for it.
 
-They are the calls that a loop would make, in its order: their nodes have the same numbers, and run
-in the same batches. A tree enters its table as a few lists.
+They are the calls that a loop would make, in its order: their nodes have the same numbers (but see
+`sum_tree`), and run in the same batches. A tree enters its table as a few lists.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def sum_tree(
         state[k] = cell(x[k], Σ edge(x[k], state[c], params) over its children c, params)
 
     Calls are those of a loop over the nodes in order. A graph's first tree makes them one by one,
-    and with them the tables that those of later trees enter at once.
+    and with them the tables that those of later trees enter at once, each with a row of its own.
 
     Args:
         order:    the nodes, children first.
@@ -221,7 +221,8 @@ def sum_tree(
     edge_starts: list[int] = []
     for number, node in enumerate(order, first):
         count = len(children[node])
-        # Nodes are numbered as in a loop: a row of x and a call for each edge, then for the node.
+        # In the loop's order, but each call has a row of x to itself: for each edge a row and a
+        # call, then for the node.
         edge_starts += range(start, start + 2 * count, 2)
         start += 2 * count + 2
         starts.append(start - 2)

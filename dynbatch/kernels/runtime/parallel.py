@@ -69,7 +69,7 @@ def set_num_threads(count: int) -> None:
     if threads > 1 and sys.platform == "emscripten":
         raise refused(
             "set_num_threads", f"count is {threads}", "a browser runs one thread",
-            "leave it out: results have the same bits with any number",
+            "leave it out: one thread computes all that several do",
         )  # fmt: skip
     _settings["threads"] = threads
 
