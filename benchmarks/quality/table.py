@@ -44,7 +44,7 @@ def table(results: Sequence[Mapping[str, Any]], tasks: Mapping[str, type[Task]])
         runs = [[r for r in lines if r["side"] == side] for side in SIDES]
         costs = [
             " / ".join([_mean([r[key] * scale for r in side], form) for side in runs])
-            for key, scale, form in (("seconds", 1 / 60, ".1f"), ("peak_mb", 1, ".0f"))
+            for key, scale, form in (("seconds", 1 / 60, ".2g"), ("peak_mb", 1, ".0f"))
         ]
         commits = ", ".join(dict.fromkeys([r["commit"] for r in lines]))
         example = f"[{task.example}](../examples/{task.example}/README.md)"
