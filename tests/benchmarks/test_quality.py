@@ -103,7 +103,7 @@ def test_the_table_says_how_many_seeds_are_missing():
     assert NUM_SEEDS == 3
     results = [*lines([0, 1, 2]), *lines([1], "pytorch", "def")]
     *_, row = table(results, {"scan": translation.Scan}).splitlines()
-    assert "| wrong | 2.00 (1.00 – 3.00) | – | 2.00 (1 of 3 seeds) | 1.0 / – / 1.0 |" in row
+    assert "| wrong | 2.00 (1.00 – 3.00) | – | 2.00 (1 of 3 seeds) | 1 / – / 1 |" in row
     assert row.endswith("| abc, def |")
 
 
