@@ -17,6 +17,7 @@ dynbatch.parallel.connect().
 
   dynbatch launch -n 4 train.py --lr 0.01
   dynbatch launch -n 2 -m package.training
+  dynbatch launch -n 8 --quiet train.py
 """
 MORE = """\
 output:

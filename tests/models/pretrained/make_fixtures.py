@@ -234,6 +234,7 @@ CASES = {
             "layer_types": ["linear_attention", "full_attention"], "num_experts": 0,
             "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 3,
             "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3, "head_dim": 8,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 8,
         },
         gradients=True,
     ),
