@@ -33,7 +33,6 @@ def errors_where_the_last_rank(size, ends, lost=()):
     ranks = [threading.Thread(target=run, args=(rank,)) for rank in range(size - 1)]
     for each in ranks:
         each.start()
-    half_of_an_exchange(last._peers.values())
     ends(last)
     for each in ranks:
         each.join(20)
@@ -42,18 +41,19 @@ def errors_where_the_last_rank(size, ends, lost=()):
     return errors
 
 
-def half_of_an_exchange(data):
-    for each in data:
+def end_within_an_exchange(transport, reason=None):
+    """Send the others half of what they wait for, write the reason into the log, and end."""
+    for each in transport._peers.values():
         each.setblocking(True)
         each.sendall(HEADER.pack(1, LARGE) + bytes(LARGE // 2))
+    if reason is not None:
+        transport.fail(reason, transport.rank)
+    for each in transport._peers.values():
+        each.close()
 
 
 def test_a_rank_that_dies_within_an_exchange_is_the_one_that_all_others_name():
-    def dies(last):
-        for each in last._peers.values():
-            each.close()
-
-    for error in errors_where_the_last_rank(3, dies):
+    for error in errors_where_the_last_rank(3, end_within_an_exchange):
         assert error.rank == 2 and "rank 2 ended without a word" in str(error)
 
 
@@ -76,9 +76,7 @@ def test_one_that_is_lost_for_another_is_named_too():
 
 def test_a_reason_in_the_log_is_told_after_half_a_message():
     def fails(last):
-        last.fail("rank 2 failed: ValueError", 2)
-        for each in last._peers.values():
-            each.close()
+        end_within_an_exchange(last, "rank 2 failed: ValueError")
 
     for error in errors_where_the_last_rank(3, fails):
         assert (str(error), error.rank) == ("rank 2 failed: ValueError", 2)
