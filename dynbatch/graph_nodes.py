@@ -195,7 +195,7 @@ class OwnedNodes:
 
     @cached_property
     def _streams(self) -> RandomStreams:
-        return RandomStreams(self.seed)
+        return RandomStreams(self.seed, self._nodes)
 
     def stream(self, node: Node) -> int:
         """A 32-bit number for a node's random draws: the same whatever else is in the batch."""

@@ -309,6 +309,10 @@ class Node(OperatorMethods["Node"]):
         """Bytes that tell this node from others of its type and inputs; see `nodes.stream`."""
         return b""
 
+    def indices_read(self) -> list[int]:
+        """The indices of its inputs, none of which becomes a node for that."""
+        return [x.index for x in self.inputs]
+
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters that this node reads."""
         return ()

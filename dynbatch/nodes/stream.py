@@ -4,8 +4,30 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from dynbatch.nodes.node import Node
+
+
+class Ancestor(NamedTuple):
+    """The part of a node that random streams look at.
+
+    Attributes:
+        name:    the `stream_name` of its type.
+        content: bytes that tell it from others of its type and inputs.
+        read:    the indices of its inputs.
+    """
+
+    name: str
+    content: bytes
+    read: list[int]
+
+
+class LateNodes(Protocol):
+    """What stands in a graph's list for nodes that nobody has asked for yet."""
+
+    def ancestor(self, index: int) -> Ancestor:
+        """The node with this index, which does not become one."""
 
 
 class RandomStreams:
@@ -15,10 +37,14 @@ class RandomStreams:
     on the operations between; never on its index. So dropout masks stay what they are when other
     sentences join, leave or change places. Nodes with the same history (dropout applied twice to
     one value) are told apart by the order of their creation.
+
+    Args:
+        nodes: of the graph, by index.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, nodes: Sequence[Node | LateNodes]) -> None:
         self._seed = seed
+        self._nodes = nodes
         self._keys: dict[int, int] = {}
         self._counts: dict[tuple[int, int | str | None], int] = {}
 
@@ -36,28 +62,28 @@ class RandomStreams:
         return zlib.crc32(f"{self._seed},{base},{count}{suffix}".encode())
 
     def _key(self, node: Node) -> int:
-        keys = self._keys
+        keys, nodes = self._keys, self._nodes
         known = keys.get(node.index)
         if known is not None:
             return known
-        missing = {node.index: node}
-        stack = [node]
-        while stack:
-            for x in stack.pop().inputs:
-                index = x.index
-                if index not in keys and index not in missing:
-                    missing[index] = x
-                    stack.append(x)
+        missing = {node.index: Ancestor(node.stream_name, node.content(), node.indices_read())}
+        waiting = [*missing[node.index].read]
+        while waiting:
+            index = waiting.pop()
+            if index not in keys and index not in missing:
+                other = nodes[index]
+                missing[index] = ancestor = (
+                    Ancestor(other.stream_name, other.content(), other.indices_read())
+                    if isinstance(other, Node)
+                    else other.ancestor(index)
+                )
+                waiting += ancestor.read
         for index in sorted(missing):  # creation order: inputs come first
-            source = missing[index]
-            read = source.inputs
+            name, content, read = missing[index]
             # Written out where it is one number, since most nodes have one input.
-            numbers = (
-                f"[{keys[read[0].index]}]" if len(read) == 1 else [keys[x.index] for x in read]
-            )
-            content = source.content()
+            numbers = f"[{keys[read[0]]}]" if len(read) == 1 else [keys[k] for k in read]
             start = zlib.crc32(content) if content else 0
-            keys[index] = zlib.crc32(f"{source.stream_name}{numbers}".encode(), start)
+            keys[index] = zlib.crc32(f"{name}{numbers}".encode(), start)
         return keys[node.index]
 
 

@@ -65,6 +65,9 @@ class Call(ValueHandle):
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
         return self.origin.inputs_of(self.row)
 
+    def indices_read(self) -> list[int]:
+        return self.origin.indices_read(self.row)
+
     @property
     def form(self) -> ResultForm:  # type: ignore[override]
         return self.origin.form

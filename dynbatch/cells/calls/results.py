@@ -116,7 +116,6 @@ class SumArgument(Several):
 
     @property
     def terms(self) -> Sequence[Any]:
-        """The members, or their numbers: see `CallGraph`."""
         return self.members.values if type(self.members) is Results else self.members
 
     @property

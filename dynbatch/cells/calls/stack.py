@@ -94,6 +94,10 @@ class StackCalls(Operation):
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
+    def indices_read(self) -> list[int]:
+        origins = self.results.graph.origins
+        return [origins[call >> ROW_BITS].index_of(call & ROW) for call in self.stacked.calls]
+
     @property
     def results(self) -> Results:
         return self.stacked.results

@@ -331,6 +331,11 @@ class CallTable:
         chosen = [values[row] for row in rows]
         return [graph.value_at(x) if type(x) is int else x for x in chosen]
 
+    def indices_read(self, row: int) -> list[int]:
+        """The indices of what a call reads, none of which becomes a node for that."""
+        arguments = [column[row] for column in self.columns]
+        return [index for x in arguments for index in indices_in(x, self.graph)]
+
     def inputs_of(self, row: int) -> tuple[Node, ...]:
         arguments = [self.arguments(column, [row]) for column in range(len(self.columns))]
         return tuple(nodes_among(chain.from_iterable(arguments)))
@@ -380,6 +385,11 @@ class Several:
                 for inner, depth in (member.depths or {}).items():
                     depths[inner] = max(depths.get(inner, -1), depth)
 
+    @property
+    def terms(self) -> Sequence[Any]:
+        """The members, or their numbers: see `CallGraph`."""
+        return self.members
+
     def given_nodes(self) -> list[Node]:
         """The nodes among them."""
         return nodes_among(self.members)
@@ -391,6 +401,17 @@ def nodes_among(arguments: Iterable[Any]) -> list[Node]:
         for value in arguments
         for node in ([value] if isinstance(value, Node) else value.given_nodes())
     ]
+
+
+def indices_in(argument: Any, graph: CallGraph) -> list[int]:
+    """The indices of the nodes in an argument, or in a number of a call."""
+    if type(argument) is int:
+        return [graph.origins[argument >> ROW_BITS].index_of(argument & ROW)]
+    if isinstance(argument, Node):
+        return [argument.index]
+    if isinstance(argument, Several):
+        return [index for term in argument.terms for index in indices_in(term, graph)]
+    return [node.index for node in argument.given_nodes()]
 
 
 class _Ended(list[Node]):

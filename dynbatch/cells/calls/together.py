@@ -6,6 +6,7 @@ They are the calls that a loop would make, in its order: their nodes have the sa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,11 +16,12 @@ from dynbatch.cells.calls.arguments import NodeArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, leaves
 from dynbatch.cells.calls.results import Results, SumArgument, are_results, total
-from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, number_of
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, indices_in, number_of
 from dynbatch.errors import DynbatchError, ShapeError
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.row import Row, light_row
+from dynbatch.nodes.stream import Ancestor
 
 
 class Children(NamedTuple):
@@ -58,21 +60,46 @@ class LateCalls:
         self._matrices = matrices
 
     def append(
-        self, entries: Iterable[tuple[list[Any], Iterable[Any]]], depths: Sequence[int]
+        self,
+        entries: Iterable[tuple[list[Any], Iterable[Any]]],
+        depths: Sequence[int],
+        late: Sequence[LateCalls],
     ) -> None:
-        """Enter them in the table, column by column."""
+        """Enter them in the table, column by column, and what is late among the nodes."""
         table, count = self._table, len(depths)
         table.is_late = True
         for column, arguments in entries:
             column.extend(arguments)
         table.phases.extend([self._ready] * count)
         table.depths.extend(depths)
-        table.nodes.extend([self] * (count * (1 + len(self._matrices))))
+        table.nodes.extend(late)
         table.calls.extend([self] * count)
 
     def index(self, row: int) -> int:
         """The number of the node that the call in a row is."""
         return self._starts[row - self._row] + len(self._matrices)
+
+    def ancestor(self, index: int) -> Ancestor:
+        """The call, or the row of a matrix, with this index; see `nodes.stream`.
+
+        All rows of a matrix have one key: a call is told to read those of the first call.
+        """
+        table, graph = self._table, self._table.graph
+        place = bisect_right(self._starts, index) - 1
+        row, matrices = self._row + place, self._matrices
+        first_rows = self._starts[0]
+        if index < self._starts[place] + len(matrices):
+            number = matrices[index - self._starts[place]][row]
+            return Ancestor(Row.stream_name, b"", [graph.origins[number >> ROW_BITS].index])
+        read: list[int] = []
+        for column in table.columns:
+            for k, matrix in enumerate(matrices):
+                if matrix is column:
+                    read.append(first_rows + k)
+                    break
+            else:
+                read += indices_in(column[row], graph)
+        return Ancestor(Call.stream_name, table.cell.__name__.encode(), read)
 
     def make(self, row: int) -> Call:
         """Make the node of the call in a row, and before it those of its rows of matrices."""
@@ -181,7 +208,7 @@ def _enter(
     numbers = 1 + len(matrices)  # of nodes, for each call
     begin = len(table.nodes)
     late = LateCalls(table, ready, matrices, range(begin, begin + missing * numbers, numbers))
-    late.append(zip(table.columns, entries, strict=True), depths[made:])
+    late.append(zip(table.columns, entries, strict=True), depths[made:], [late] * numbers * missing)
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
 
 
@@ -219,10 +246,14 @@ def sum_tree(
     read: list[int] = []
     starts: list[int] = []
     edge_starts: list[int] = []
+    of_edges = LateCalls(edges, rows.ready, edges.columns[:1], edge_starts)
+    of_nodes = LateCalls(table, rows.ready, table.columns[:1], starts)
+    late: list[LateCalls] = []
     for number, node in enumerate(order, first):
         count = len(children[node])
         # In the loop's order, but each call has a row of x to itself: for each edge a row and a
         # call, then for the node.
+        late += [of_edges] * (2 * count) + [of_nodes] * 2
         edge_starts += range(start, start + 2 * count, 2)
         start += 2 * count + 2
         starts.append(start - 2)
@@ -239,10 +270,8 @@ def sum_tree(
     # interrupt between any of them is noticed there.
     table.columns[0].extend([first_row + node for node in order])
     edges.columns[0].extend(parents)
-    of_edges = LateCalls(edges, rows.ready, edges.columns[:1], edge_starts)
-    of_edges.append([(edges.columns[1], read)], [0] * len(read))
-    of_nodes = LateCalls(table, rows.ready, table.columns[:1], starts)
-    of_nodes.append([(table.columns[1], below)], [0] * len(below))
+    of_edges.append([(edges.columns[1], read)], [0] * len(read), [])
+    of_nodes.append([(table.columns[1], below)], [0] * len(below), late)
     return Results(graph, states, rows.ready, table.form_id, (table,))
 
 

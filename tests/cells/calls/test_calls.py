@@ -14,6 +14,7 @@ from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells import sum_tree
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.together import LateCalls
 from dynbatch.errors import (
     ArgumentError,
     DriveError,
@@ -255,6 +256,21 @@ def test_calls_made_together_are_those_of_a_loop_bit_for_bit(
     assert graph.statistics.launches == loop.statistics.launches
     assert graph.statistics.batches == loop.statistics.batches
     assert all([node.index == k for nodes in made for k, node in enumerate(nodes)])
+
+
+@pytest.mark.parametrize(("by_loop", "by_table"), [(binary, grown), (branching, summed)])
+def test_masks_behind_calls_made_together_are_those_of_a_loop_and_make_no_nodes(by_loop, by_table):
+    def streams(make):
+        rng, p = np.random.default_rng(3), tree_parameters()
+        with db.Graph(dtype="float64", seed=1) as graph:
+            sentences = [F.input(graph, rng.normal(size=(words, D))) for words in (4, 1, 7, 2, 9)]
+            stacked = [db.stack(make(p, xs, rng, False))[0] for xs in sentences]
+            numbers = [F.dropout(h, 0.5).stream for h in stacked]
+            return numbers, {type(call) for table in graph.tables for call in table.calls}
+
+    numbers, calls = streams(by_table)
+    assert numbers == streams(by_loop)[0] and len({*numbers}) == 5
+    assert LateCalls in calls
 
 
 @db.cell
