@@ -24,7 +24,7 @@ class Ancestor(NamedTuple):
 
 
 class LateNodes(Protocol):
-    """What stands in a graph's list for nodes that nobody has asked for yet."""
+    """A stand-in, in a graph's list, for nodes that nobody has asked for yet."""
 
     def ancestor(self, index: int) -> Ancestor:
         """The node with this index, which does not become one."""

@@ -85,17 +85,17 @@ class LateCalls:
         All rows of a matrix have one key: a call is told to read those of the first call.
         """
         table, graph = self._table, self._table.graph
-        place = bisect_right(self._starts, index) - 1
-        row, matrices = self._row + place, self._matrices
-        first_rows = self._starts[0]
-        if index < self._starts[place] + len(matrices):
-            number = matrices[index - self._starts[place]][row]
+        starts, matrices = self._starts, self._matrices
+        call = bisect_right(starts, index) - 1
+        row, start = self._row + call, starts[call]
+        if index < start + len(matrices):
+            number = matrices[index - start][row]
             return Ancestor(Row.stream_name, b"", [graph.origins[number >> ROW_BITS].index])
         read: list[int] = []
         for column in table.columns:
             for k, matrix in enumerate(matrices):
                 if matrix is column:
-                    read.append(first_rows + k)
+                    read.append(starts[0] + k)
                     break
             else:
                 read += indices_in(column[row], graph)
