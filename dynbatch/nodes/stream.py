@@ -66,8 +66,8 @@ class RandomStreams:
         known = keys.get(node.index)
         if known is not None:
             return known
-        missing = {node.index: Ancestor(node.stream_name, node.content(), node.indices_read())}
-        waiting = [*missing[node.index].read]
+        missing: dict[int, Ancestor] = {}
+        waiting = [node.index]
         while waiting:
             index = waiting.pop()
             if index not in keys and index not in missing:

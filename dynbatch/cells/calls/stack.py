@@ -20,7 +20,7 @@ from dynbatch.cells.calls.results import (
     common_form,
     structure_of,
 )
-from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, first_uses
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, first_uses, index_of_call
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.indexing import repeat
 from dynbatch.kernels import arrays
@@ -95,8 +95,7 @@ class StackCalls(Operation):
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
     def indices_read(self) -> list[int]:
-        origins = self.results.graph.origins
-        return [origins[call >> ROW_BITS].index_of(call & ROW) for call in self.stacked.calls]
+        return [index_of_call(call, self.results.graph) for call in self.stacked.calls]
 
     @property
     def results(self) -> Results:

@@ -403,10 +403,16 @@ def nodes_among(arguments: Iterable[Any]) -> list[Node]:
     ]
 
 
+def index_of_call(number: int, graph: CallGraph) -> int:
+    """The index of the node that the call with a number is, or will be; see `CallGraph`."""
+    index: int = graph.origins[number >> ROW_BITS].index_of(number & ROW)
+    return index
+
+
 def indices_in(argument: Any, graph: CallGraph) -> list[int]:
     """The indices of the nodes in an argument, or in a number of a call."""
     if type(argument) is int:
-        return [graph.origins[argument >> ROW_BITS].index_of(argument & ROW)]
+        return [index_of_call(argument, graph)]
     if isinstance(argument, Node):
         return [argument.index]
     if isinstance(argument, Several):
