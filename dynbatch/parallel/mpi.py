@@ -60,7 +60,16 @@ class MpiTransport(Transport):
 
     def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
         """End all ranks, those too that compute or hang, after this one has printed why."""
-        self._abort(message)
+        if sys.exc_info()[0] is None:
+            print(message, file=sys.stderr)
+        else:
+            traceback.print_exc()  # nothing is printed after MPI ends this process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor in (1, 2):
+            wait_until_read(descriptor)
+        self._mpi.COMM_WORLD.Abort(1)
+        os._exit(1)  # MPICH's returns while the launcher ends the others
 
     def close(self) -> None:
         if self._failure is None and not self._moving:
@@ -97,19 +106,6 @@ class MpiTransport(Transport):
             yield
         except self._mpi.Exception as error:
             raise ParallelError(f"rank {self.rank}: MPI failed: {error}.") from error
-
-    def _abort(self, message: str) -> None:
-        """End all ranks, those too that compute or hang."""
-        if sys.exc_info()[0] is None:
-            print(message, file=sys.stderr)
-        else:
-            traceback.print_exc()  # nothing is printed after MPI ends this process
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for descriptor in (1, 2):
-            wait_until_read(descriptor)
-        self._mpi.COMM_WORLD.Abort(1)
-        os._exit(1)  # MPICH's returns while the launcher ends the others
 
 
 def wait_until_read(descriptor: int) -> None:
