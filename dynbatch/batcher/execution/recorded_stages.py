@@ -237,8 +237,7 @@ class RecordedStages:
                 continue
             if turn.kind is not StageKind.FORWARD:
                 for step in turn.steps:
-                    if (
-                        step in self._steps or step.narrow.keys() & step.saved
-                    ):  # calls left, or moved it
+                    # Calls left it, or a change of form moved it.
+                    if step in self._steps or step.narrow.keys() & step.saved:
                         step.place_saved(arena)
             work(turn)

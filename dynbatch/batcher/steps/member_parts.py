@@ -104,9 +104,13 @@ class ColumnsPart(MembersPart):
         self._start = start
 
     @property
+    def start(self) -> int:
+        return self._start
+
+    @property
     def starts(self) -> list[int]:
         steps = np.cumsum([0, *self.lengths[:-1]]) * self.block.stride
-        starts: list[int] = (steps + self._start).tolist()
+        starts: list[int] = (steps + self.start).tolist()
         return starts
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.join import Concat
+from dynbatch.nodes.shape.row import SLICE
 from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.signature import intern_signature
 
-CONCAT, SLICE = intern_signature((Concat, 0)), intern_signature((Slice,))
+CONCAT = intern_signature((Concat, 0))
 
 
 def joined_rows(xs: Sequence[Node]) -> Node:
