@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from dynbatch.errors import BackendError
 from dynbatch.kernels.c.runtime import cache as kept
+from dynbatch.kernels.c.runtime import source
 
 FLAGS = (
     "-O2", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden",
@@ -26,13 +27,6 @@ FLAGS = (
 )  # fmt: skip
 # More flags, for those who work on the kernels: a sanitizer's, or "-g".
 VARIABLE = "DYNBATCH_CFLAGS"
-SYSTEM = """\
-#ifdef __x86_64__
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-"""
 # Whether C is used: "0" for not at all, "wheel" for without a compiler.
 NATIVE = "DYNBATCH_NATIVE"
 # Seconds until a compiler that does not end is given up.
@@ -71,7 +65,7 @@ class Compiler(NamedTuple):
         A source is half of the time spent on this header: 0.16 s.
         """
         header = folder / "system.h"
-        header.write_text(SYSTEM, encoding="utf-8")
+        header.write_text(source.read(header.name), encoding="utf-8")
         told = self._run(["-x", "c-header", str(header), "-o", f"{header}.gch"], "")
         return None if told else header
 
