@@ -195,8 +195,9 @@ def test_a_step_brings_one_small_array_to_the_host(way, downloads):
         downloads.clear()
 
 
-# Launches of a greedy step, where each sentence has one new row: two layers and what chooses.
-LAUNCHES = {"gpt2": 33, "llama": 34, "seq2seq": 27, "t5": 41, "lstm": 23, "marian": 45}
+# Launches of a greedy step, where each sentence has one new row: two layers and what chooses. In
+# llama's one norm shares part of its memory with a sum's operand, so that it is not one with it.
+LAUNCHES = {"gpt2": 33, "llama": 35, "seq2seq": 27, "t5": 41, "lstm": 23, "marian": 45}
 
 
 def steps_of(name, count, settings):
