@@ -22,7 +22,11 @@ from dynbatch.models.pretrained.decoder import (
     check_types,
     window_of,
 )
-from dynbatch.models.pretrained.positions import refuse_settings, rope_parts, rotary_options
+from dynbatch.models.pretrained.positions import (
+    refuse_settings,
+    rope_parts,
+    rotary_options_of_type,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +184,8 @@ class Gemma3Config(Gemma2Config):
 
     def rotary(self, layer_type: str) -> dict[str, Any]:
         if layer_type == FULL:
-            return super().rotary(layer_type)
-        return rotary_options(self, self.rope_local_base_freq, self.rope_local_scaling)
+            return rotary_options_of_type(self, self.rope_theta, self.rope_scaling)
+        return rotary_options_of_type(self, self.rope_local_base_freq, self.rope_local_scaling)
 
 
 class Gemma3(CausalDecoder):

@@ -27,7 +27,11 @@ from dynbatch.models.pretrained.config import ModelConfig
 from dynbatch.models.pretrained.decoder import FULL, SLIDING, check_types
 from dynbatch.models.pretrained.language import output_layer
 from dynbatch.models.pretrained.model import PretrainedModel
-from dynbatch.models.pretrained.positions import refuse_settings, rope_parts, rotary_options
+from dynbatch.models.pretrained.positions import (
+    refuse_settings,
+    rope_parts,
+    rotary_options_of_type,
+)
 from dynbatch.models.pretrained.table import Table
 from dynbatch.models.transformer.feed_forward import ACTIVATIONS
 from dynbatch.models.transformer.layers import LayerOptions
@@ -146,7 +150,7 @@ class ModernBertConfig(ModelConfig):
         """The arguments of `F.rotary` in layers of a type."""
         side = self.PARTS[layer_type]
         theta, scaling = [getattr(self, f"{side}_rope_{name}") for name in ("theta", "scaling")]
-        return rotary_options(self, theta, scaling)
+        return rotary_options_of_type(self, theta, scaling)
 
 
 class ModernBertEmbeddings(Module):

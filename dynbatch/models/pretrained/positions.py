@@ -38,6 +38,25 @@ def rotary_options(
     return {"base": number(owner, "rope_theta", theta, "(0, inf)"), "scaling": full}
 
 
+def rotary_options_of_type(
+    config: ModelConfig, theta: float, scaling: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """`rotary_options` for one type of layer, in a family whose types have scalings of their own.
+
+    Raises:
+        ArgumentError: as there; or yarn's bounds are not whole, where `transformers` rounds them.
+    """
+    # Its `modeling_rope_utils` (5.24, line 475) looks for "truncate" beside the parts by type, not
+    # in them: a model that was trained with it has whole bounds whatever its config.json says.
+    if scaling is not None and scaling.get("truncate") is False:
+        raise refused(
+            type(config).__name__, "truncate is False in the rotary scaling of a type of layer",
+            "transformers does not read it there, and rounds yarn's bounds",
+            "leave truncate out, to compute what transformers does",
+        )  # fmt: skip
+    return rotary_options(config, theta, scaling)
+
+
 def rope_parts(owner: str, rope: Any, kinds: Collection[str]) -> dict[str, dict[str, Any]]:
     """The parts of "rope_parameters" for the types of layers that it has some for.
 

@@ -28,10 +28,17 @@ TOLERANCE = 1e-4
 Draw = Callable[..., Any]
 
 
-def rope(draw: Draw, theta: float | None = None) -> dict[str, Any]:
-    """Settings of rotary positions of any type."""
+def rope(draw: Draw, theta: float | None = None, is_part: bool = False) -> dict[str, Any]:
+    """Settings of rotary positions of any type.
+
+    Args:
+        is_part: whether they are for a type of layer. Yarn has no `truncate` then, which
+            `transformers` does not read there (5.24, modeling_rope_utils.py, line 475) and we
+            refuse.
+    """
     base = draw(100.0, 10000.0, 500000.0) if theta is None else theta
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    truncate = {"truncate": False}
     return {
         "rope_theta": base,
         **draw(
@@ -44,9 +51,15 @@ def rope(draw: Draw, theta: float | None = None) -> dict[str, Any]:
             },
             yarn,
             yarn | {"beta_fast": 8.0, "beta_slow": 0.5, "attention_factor": 1.3},
-            yarn | {"truncate": False, "mscale": 0.7, "mscale_all_dim": 1.1},
+            yarn | {"mscale": 0.7, "mscale_all_dim": 1.1} | ({} if is_part else truncate),
         ),
     }  # fmt: skip
+
+
+def rope_parts(draw: Draw) -> dict[str, Any]:
+    """Settings of rotary positions for both types of layer."""
+    full = rope(draw, is_part=True)
+    return {"full_attention": full, "sliding_attention": rope(draw, 100.0, is_part=True)}
 
 
 def decoder(draw: Draw) -> dict[str, Any]:
@@ -127,7 +140,7 @@ def gemma2(draw: Draw) -> dict[str, Any]:
 
 def gemma3(draw: Draw) -> dict[str, Any]:
     settings = gemma2(draw) | {"attn_logit_softcapping": None}
-    parts = {"full_attention": rope(draw), "sliding_attention": rope(draw, 100.0)}
+    parts = rope_parts(draw)
     return settings | {"rope_parameters": parts}
 
 
@@ -171,7 +184,7 @@ def modernbert(draw: Draw) -> dict[str, Any]:
             "tie_word_embeddings",
         )
     }  # fmt: skip
-    parts = {"full_attention": rope(draw), "sliding_attention": rope(draw, 100.0)}
+    parts = rope_parts(draw)
     return has | {
         "vocab_size": VOCABULARY, "hidden_size": heads * draw(4, 6, 8),
         "num_attention_heads": heads, "num_hidden_layers": layers,

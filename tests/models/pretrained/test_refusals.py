@@ -36,6 +36,7 @@ def refusal(folder):
     return said
 
 
+UNTRUNCATED = {"rope_type": "yarn", "factor": 2.0, "truncate": False}
 CONFIGURATIONS = [
     ("bert", {"position_embedding_type": "relative_key"}, "encoder with absolute positions"),
     ("bert", {"id2label": {"a": "b"}}, "give id2label=dict(enumerate(names))"),
@@ -56,6 +57,9 @@ CONFIGURATIONS = [
         {"rope_parameters": {"rope_type": "longrope", "factor": 2}},
         "that dynbatch does not have",
     ),
+    ("gemma3", {"rope_parameters": {"full_attention": UNTRUNCATED}}, "leave truncate out"),
+    ("gemma3", {"rope_scaling": UNTRUNCATED}, "leave truncate out"),
+    ("modernbert", {"rope_parameters": {"sliding_attention": UNTRUNCATED}}, "leave truncate out"),
     ("t5", {"feed_forward_proj": "gated-mish"}, "choose a checkpoint with one"),
     ("marian", {"share_encoder_decoder_embeddings": False}, "no class here reads others"),
     ("marian", {"tie_word_embeddings": False}, "no class here reads others"),
