@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from weakref import WeakSet
 
 from dynbatch import backend
-from dynbatch.errors import BackendError, ParallelError
+from dynbatch.errors import BackendError, DynbatchError, ParallelError
 from dynbatch.kernels.runtime.parallel import share_processors
 from dynbatch.parallel.communicator import Communicator
-from dynbatch.parallel.ending import end_with_process
+from dynbatch.parallel.ending import end_with_process, show_without_traceback
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
 from dynbatch.parallel.guard import RankGuard, beat_seconds
 from dynbatch.parallel.mpi import joined_by_mpi
@@ -38,18 +38,30 @@ def connect(
             run on cards yet.
 
     A thread, the guard of a process, looks after the others; `DYNBATCH_GUARD=0` starts none. When
-    this process ends, the communicator is closed, and an uncaught error told to all others.
+    this process ends, the communicator is closed, and an uncaught error told to all others. One
+    that `connect` itself raises is printed without a traceback.
 
     Raises:
         BackendError:  there is no such GPU, or no NCCL.
         ParallelError: the environment is not whole, torchrun started processes on several machines,
-            not all processes came in time, or there is no MPI where it is wanted.
+            not all processes came in time or two are one rank, or there is no MPI where it is
+            wanted.
 
     Example:
         >>> from dynbatch import parallel
         >>> parallel.connect()
         Communicator(rank 0 of 1)
     """
+    try:
+        communicator = _connected(transport, timeout, device)
+    except DynbatchError as error:
+        show_without_traceback(error)
+        raise
+    _communicators.add(communicator)
+    return communicator
+
+
+def _connected(transport: str | None, timeout: float, device: str) -> Communicator:
     membership = place_in_run()
     if transport not in (None, "mpi"):
         raise ParallelError(
@@ -68,7 +80,6 @@ def connect(
             joining.enter_context(communicator)
             _guard(communicator, host)
             joining.pop_all()
-    _communicators.add(communicator)
     return communicator
 
 

@@ -7,9 +7,24 @@ import sys
 from types import TracebackType
 from weakref import ref
 
-from dynbatch.errors import ParallelError
+from dynbatch.errors import DynbatchError, ParallelError
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.run_log import is_told_here
+
+
+def show_without_traceback(error: DynbatchError) -> None:
+    """Print this error as one message where nothing catches it: no line of Python is its cause."""
+    show, reference = sys.excepthook, ref(error)
+
+    def show_message(
+        kind: type[BaseException], uncaught: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if uncaught is reference():
+            print(f"error: {uncaught}", file=sys.stderr)
+        else:
+            show(kind, uncaught, traceback)
+
+    sys.excepthook = show_message
 
 
 def end_with_process(communicator: Communicator) -> None:

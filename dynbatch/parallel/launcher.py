@@ -15,8 +15,9 @@ from types import FrameType
 from typing import IO, TextIO
 
 from dynbatch.kernels.runtime.parallel import num_processors
+from dynbatch.parallel.environment import place_in_run
 from dynbatch.parallel.guard import ENDING
-from dynbatch.parallel.rendezvous import remove_paths
+from dynbatch.parallel.rendezvous import remove_paths, require_sockets
 from dynbatch.parallel.run_log import ASKED, ENDED, FROZEN, LEFT, REPORT, LogEntry, RunLog
 
 POLL_SECONDS = 0.05
@@ -38,7 +39,11 @@ def launch(command: Sequence[str], processes: int, quiet: bool = False) -> int:
     Returns:
         0; or the exit status of the rank that failed first, 128 + N if signal N killed it, 1 if it
         left the others with 0; or 128 + N where signal N came here.
+
+    Raises:
+        ParallelError: the system cannot join them (Windows).
     """
+    require_sockets(processes)
     ranks: list[_Rank] = []
     with closing(RunLog()) as log, _forwarding(ranks) as asked:
         environments = environment_of_ranks(processes, log)
@@ -46,7 +51,7 @@ def launch(command: Sequence[str], processes: int, quiet: bool = False) -> int:
         for number in list(asked):  # it came before all were there; a second time does no harm yet
             _send_all(ranks, number)
         verdict, earliest = _waited(ranks, log, asked)
-    remove_paths(int(environments[0]["MASTER_PORT"]), processes)
+    remove_paths(place_in_run(environments[0]))
     for each in ranks:
         each.finish()
     return _said(ranks, verdict, earliest, asked[0] if asked else None)

@@ -9,19 +9,24 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.environment import PlaceInRun
+from dynbatch.parallel.environment import RUN, PlaceInRun
 from dynbatch.parallel.run_log import RunLog, log_of_launcher
 from dynbatch.parallel.sockets import SocketTransport
 
 HELLO_BYTES = 4
 """Of the rank that connects."""
+
+ONE_RUN = f"each run has a MASTER_PORT or {RUN} of its own, and each rank is there once"
+OTHER_NAME = f"`dynbatch launch` chooses a port; {RUN}=NAME, on all ranks, tells runs apart"
 
 
 def join(place: PlaceInRun, timeout: float = 60.0) -> SocketTransport:
@@ -31,8 +36,8 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> SocketTransport:
         timeout: seconds until all must have come.
 
     Raises:
-        ParallelError: the run is one of several machines, there are no such sockets (Windows), or
-            not all came in time.
+        ParallelError: the run is one of several machines, there are no such sockets (Windows), not
+            all came in time, or two processes are one rank.
     """
     if place.local_size != place.size:
         raise ParallelError(
@@ -43,12 +48,8 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> SocketTransport:
             "  fix:  pip install 'dynbatch[mpi]', and start the program itself with mpiexec or "
             f"srun:\n        mpiexec -n {place.size} -hosts node1,node2 python program.py"
         )
-    if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
-        raise ParallelError(
-            "this system has no sockets by which processes are joined without MPI.\n"
-            f"  fix:  pip install 'dynbatch[mpi]', and mpiexec -n {place.size} python program.py"
-        )
-    end, paths = time.monotonic() + timeout, _paths(place.port, place.size)
+    require_sockets(place.size)
+    end, paths = time.monotonic() + timeout, _paths(place)
     peers: list[socket.socket | None] = [None] * place.size
     with ExitStack() as opened, _listening(paths[place.rank], place) as listener:
         log = log_of_launcher() or RunLog() if place.rank == 0 else None
@@ -66,18 +67,34 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> SocketTransport:
     return SocketTransport(place.rank, peers, log)
 
 
-def remove_paths(port: int, size: int) -> None:
+def require_sockets(size: int) -> None:
+    """Check that processes can be joined without MPI.
+
+    Raises:
+        ParallelError: the system has no sockets with a path that carry open files (Windows).
+    """
+    if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
+        raise ParallelError(
+            f"on {sys.platform} dynbatch joins several processes by MPI alone.\n"
+            "  rule: `dynbatch launch`, torchrun and RANK are for Linux and macOS\n"
+            f"  fix:  pip install 'dynbatch[mpi]', and mpiexec -n {size} python program.py; one\n"
+            "        process alone, python program.py, uses all cores"
+        )
+
+
+def remove_paths(place: PlaceInRun) -> None:
     """Remove what ranks have left behind that were killed while they waited for the others."""
     with suppress(ParallelError):
-        for path in _paths(port, size):
+        for path in _paths(place):
             with suppress(OSError):
                 os.unlink(path)
 
 
-def _paths(port: int, size: int) -> list[str]:
-    """The paths at which the ranks of a run listen."""
-    folder = _private_folder()
-    return [str(folder / f"{port}-{size}-{rank}") for rank in range(size)]
+def _paths(place: PlaceInRun) -> list[str]:
+    """The paths at which the ranks of a run listen: none of a run that has another name."""
+    run = blake2b(place.run.encode(), digest_size=4).hexdigest()
+    prefix = str(_private_folder() / f"{place.port}-{run}-{place.size}")
+    return [f"{prefix}-{rank}" for rank in range(place.size)]
 
 
 def _private_folder() -> Path:
@@ -109,7 +126,8 @@ def _listening(path: str, place: PlaceInRun) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             with socket.socket(socket.AF_UNIX) as asking:
-                if asking.connect_ex(path) == 0:
+                if asking.connect_ex(path) == 0:  # and may take ranks of this run for its own
+                    asking.sendall(place.rank.to_bytes(HELLO_BYTES))
                     raise OSError("another process listens there")
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -117,9 +135,9 @@ def _listening(path: str, place: PlaceInRun) -> Iterator[socket.socket]:
         except OSError as error:
             raise ParallelError(
                 f"rank {place.rank} cannot listen at {path}: {error}.\n"
-                "  rule: each run has a MASTER_PORT of its own, and each rank is there once; the\n"
-                "        path of a socket has about a hundred characters\n"
-                "  fix:  `dynbatch launch` chooses a port; a shorter TMPDIR names another folder"
+                f"  rule: {ONE_RUN}; the path of a\n"
+                "        socket has about a hundred characters\n"
+                f"  fix:  {OTHER_NAME}; a shorter TMPDIR names another folder"
             ) from error
         listener.listen(place.size)
         try:
@@ -148,7 +166,12 @@ def _connected(place: PlaceInRun, rank: int, path: str, end: float) -> socket.so
 def _accepted(
     place: PlaceInRun, listener: socket.socket, missing: Collection[int], end: float
 ) -> tuple[int, socket.socket]:
-    """The next of the missing ranks that connects."""
+    """The next of the missing ranks that connects.
+
+    Raises:
+        ParallelError: another process is this rank, or one that has come, too: either may be of
+            another run, and which of the others are is not known.
+    """
     while True:
         listener.settimeout(max(0.1, end - time.monotonic()))
         try:
@@ -156,11 +179,19 @@ def _accepted(
         except TimeoutError as error:
             raise _in_vain(place, missing) from error
         peer.settimeout(max(0.1, end - time.monotonic()))
+        hello = b""
         with suppress(OSError):
             hello = peer.recv(HELLO_BYTES)
-            if len(hello) == HELLO_BYTES and (rank := int.from_bytes(hello)) in missing:
-                return rank, peer
+        rank = int.from_bytes(hello)
+        if len(hello) == HELLO_BYTES and rank in missing:
+            return rank, peer
         peer.close()
+        if len(hello) == HELLO_BYTES and rank < place.size:
+            raise ParallelError(
+                f"two processes are rank {rank} of {place.size} at MASTER_PORT {place.port}.\n"
+                f"  rule: {ONE_RUN}\n"
+                f"  fix:  {OTHER_NAME}"
+            )
 
 
 def _log_of(place: PlaceInRun, peer: socket.socket) -> RunLog:
@@ -182,6 +213,5 @@ def _in_vain(place: PlaceInRun, ranks: Collection[int]) -> ParallelError:
         "connect(timeout=600);\n"
         "        if a rank is missing, look whether it was started, or ended with an error of its "
         "own;\n"
-        "        on several machines start with mpiexec or srun, which needs 'dynbatch[mpi]'",
-        min(ranks),
+        "        on several machines start with mpiexec or srun, which needs 'dynbatch[mpi]'"
     )

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from weakref import ref
 
@@ -19,7 +21,7 @@ from dynbatch.errors import ParallelError
 from dynbatch.parallel import Communicator
 from dynbatch.parallel.ending import end_with_process
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
-from dynbatch.parallel.rendezvous import join
+from dynbatch.parallel.rendezvous import _paths, join
 from tests.parallel.ranks import transports
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,46 @@ def test_the_environment_says_which_rank_this_is():
     of_mpi = {"PMI_RANK": "1", "PMI_SIZE": "2"}
     assert place_in_run(of_mpi) == PlaceInRun(1, 2, 1, True, local_size=2)
     assert place_in_run({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == PlaceInRun()
+    given |= {"DYNBATCH_RUN": "one", "SLURM_JOB_ID": "17"}
+    assert place_in_run(given) == PlaceInRun(2, 4, 0, False, 29500, 2, "one 17")
+
+
+@pytest.mark.parametrize(
+    ("machines", "more", "place"),
+    [
+        ("2", {}, PlaceInRun(5, 8, 1, True, local_size=8)),
+        ("2", {"LOCAL_WORLD_SIZE": "4"}, PlaceInRun(5, 8, 5, False, 7, 4)),
+        ("2", {"SLURM_PROCID": "1"}, PlaceInRun(5, 8, 5, False, 7, 8)),  # another program's numbers
+        ("1", {}, PlaceInRun(5, 8, 5, False, 7, 8)),
+    ],
+)
+def test_numbers_of_slurm_that_a_script_repeats_for_pytorch_mean_mpi_on_machines(
+    machines, more, place
+):
+    given = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_PORT": "7", "SLURM_STEP_NUM_NODES": machines}
+    of_slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+    assert place_in_run(given | of_slurm | more) == place
+
+
+def test_without_mpi_such_a_script_is_told_at_once_what_is_missing(monkeypatch):
+    given = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "7", "SLURM_STEP_NUM_NODES": "2"}
+    for name, value in {**given, "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    with pytest.raises(ParallelError, match=r"mpi4py cannot be imported .*\n.*dynbatch\[mpi\]"):
+        parallel.connect()
+
+
+def test_an_error_of_connect_that_nobody_catches_is_printed_without_a_traceback(monkeypatch, capfd):
+    shown = []
+    monkeypatch.setattr(sys, "excepthook", lambda *each: shown.append(each[1]))
+    with pytest.raises(ParallelError) as caught:
+        parallel.connect(transport="tcp")
+    other = ValueError()
+    for error in (caught.value, other):
+        sys.excepthook(type(error), error, None)
+    assert shown == [other]
+    assert capfd.readouterr().err == f"error: {caught.value}\n"
 
 
 @pytest.mark.parametrize(
@@ -148,11 +190,47 @@ def test_what_a_killed_run_has_left_behind_is_no_hindrance_but_another_run_is(fo
     meeting = folder / f"dynbatch-ranks-{os.getuid()}"
     meeting.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(meeting / "7-2-0"))
+        other.bind(_paths(PlaceInRun(0, 2, port=7))[0])
         other.listen()
-        assert "7-2-0: another process listens there.\n  rule: each run has a M" in error_of(0, 2)
+        assert "-2-0: another process listens there.\n  rule: each run has a M" in error_of(0, 2)
     assert "waited in vain" in error_of(0, 2)
     assert list(meeting.iterdir()) == []
+
+
+def joined_ranks(places):
+    """The transport of each place, or its error; they join as threads."""
+
+    def joined(place):
+        try:
+            return join(place, timeout=20)
+        except ParallelError as error:
+            return error
+
+    with ThreadPoolExecutor(len(places)) as threads:
+        return list(threads.map(joined, places))
+
+
+@pytest.mark.usefixtures("folder")
+def test_runs_of_other_names_with_one_port_do_not_meet():
+    runs = ["one", "one", "two", "two"]
+    joined = joined_ranks([PlaceInRun(k % 2, 2, 0, False, 7, 2, run) for k, run in enumerate(runs)])
+    for first, second in (joined[:2], joined[2:]):
+        first.log.add("left", 0, "here")
+        assert len(second.log.entries()) == 1
+    for each in joined:
+        each.close()
+
+
+def test_a_second_process_that_is_one_rank_ends_both_runs(folder):
+    """Either may have ranks of the other's run by then."""
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(error_of, 0, 2, 20)
+        while not list(folder.glob("*/7-*-2-0")):
+            time.sleep(0.001)
+        assert "another process listens there" in error_of(0, 2)
+        told = first.result()
+    assert told.startswith("two processes are rank 0 of 2 at MASTER_PORT 7.\n  rule: each run has")
+    assert "DYNBATCH_RUN=NAME, on all ranks, tells runs apart" in told
 
 
 def started(environment, rank, program=PROGRAM):

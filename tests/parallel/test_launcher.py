@@ -56,6 +56,15 @@ def test_a_wrong_command_is_told_with_its_fix(arguments, told, capfd):
     assert re.search(told, capfd.readouterr().err)
 
 
+def test_a_system_that_cannot_join_ranks_is_told_what_works_there(monkeypatch, capfd):
+    monkeypatch.delattr(socket, "send_fds")
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert main(["launch", "-n", "4", "x.py"]) == 1
+    told = capfd.readouterr().err
+    assert told.startswith("error: on win32 dynbatch joins several processes by MPI alone.\n")
+    assert "mpiexec -n 4 python program.py; one\n        process alone, python program.py" in told
+
+
 def test_lines_are_printed_whole_and_bars_left_out():
     reading, writing = os.pipe()
     os.write(writing, b"one\r\n\r 10%|#   |\r100%|####|\ntw\xc3\xa4\n\r 5%|    |")
