@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.batcher.schedule.levels import levels
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.call import ResultPart, TuplePart
@@ -220,8 +221,4 @@ class Pending:
         if not self._plans[self.table].runs:
             counted: Array = self.table.depth[self.rows]
             return counted
-        depth = [0] * self.rows.size
-        readers, read = self.edges(self)
-        for reader, call in sorted(zip(readers.tolist(), read.tolist(), strict=True)):
-            depth[reader] = max(depth[reader], depth[call] + 1)  # all that `call` reads was seen
-        return np.array(depth)
+        return levels(self.rows.size, *self.edges(self))

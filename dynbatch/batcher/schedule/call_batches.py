@@ -2,8 +2,9 @@
 
 Under a policy of ours, calls of a cell that reads none of its readers are batched by the longest
 chain of such calls below each: as many batches as that chain has calls, which is the fewest that
-any policy could reach. Cells that read each other in a circle are scheduled by the policy, as nodes
-are; so are all calls of a region where each call is a batch, or where the policy is the user's.
+any policy could reach. So are cells that read each other in a circle, where each level is of one
+cell, as in a tree of nodes and edges; others are scheduled by the policy, as nodes are. So are all
+calls of a region where each call is a batch, or where the policy is the user's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Pending
+from dynbatch.batcher.schedule.levels import levels
 from dynbatch.batcher.schedule.plan import Structure
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule_calls
@@ -51,9 +53,7 @@ def call_batches(pending: Sequence[Pending], policy: str | Policy) -> Ordered:
         _by_policy(list(range(len(pending))), pending, policy, ordered)
         return ordered
     for part in circles(reads):
-        if len(part) == 1:
-            _by_chain(part[0], pending[part[0]], ordered)
-        else:
+        if not _by_level(part, pending, ordered):
             _by_policy(part, pending, policy, ordered)
     return ordered
 
@@ -77,15 +77,47 @@ def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
     return parts
 
 
-def _by_chain(k: int, pending: Pending, ordered: Ordered) -> None:
-    depth = pending.depths()
-    memory = pending.by_memory
-    order = np.argsort(depth, kind="stable") if memory is None else np.lexsort((memory[1], depth))
-    changes = np.flatnonzero(np.diff(depth[order])) + 1
-    ends = [*changes.tolist(), order.size]
-    ordered.order[k] = order
-    ordered.batches += [(k, a, b) for a, b in zip([0, *ends], ends, strict=False)]
-    ordered.lower_bound += len(ends)
+def _by_level(part: Sequence[int], pending: Sequence[Pending], ordered: Ordered) -> bool:
+    """Batch the calls of some tables by their levels, unless one is of several tables.
+
+    What is ready is then of one table at any time, so that a policy of ours has no choice. The
+    longest path meets every level, so there are no fewer batches.
+    """
+    tables = [pending[k] for k in part]
+    sizes = [calls.rows.size for calls in tables]
+    depth = tables[0].depths() if len(part) == 1 else levels(sum(sizes), *_edges(tables))
+    by_memory = [calls.by_memory for calls in tables]
+    ranks = [
+        np.zeros(size, np.int64) if memory is None else memory[1]
+        for memory, size in zip(by_memory, sizes, strict=True)
+    ]
+    order = np.lexsort((np.concatenate(ranks), depth))
+    depth, owner = depth[order], repeat(np.arange(len(part)), sizes)[order]
+    changes = np.diff(depth) > 0
+    if (np.diff(owner) != 0)[~changes].any():
+        return False
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    counts = np.diff([*starts, order.size]).tolist()
+    ends = [0] * len(part)
+    for k, size in zip(owner[starts].tolist(), counts, strict=True):
+        ordered.batches.append((part[k], ends[k], ends[k] + size))
+        ends[k] += size
+    for k, first in enumerate(np.cumsum([0, *sizes[:-1]]).tolist()):
+        ordered.order[part[k]] = order[owner == k] - first
+    ordered.lower_bound += len(starts)
+    return True
+
+
+def _edges(tables: Sequence[Pending]) -> tuple[Array, Array]:
+    """Both ends (M,), (M,) of each edge between the calls of some tables, counted through."""
+    starts = np.cumsum([0, *[calls.rows.size for calls in tables]])
+    ends: list[tuple[Array, Array]] = []
+    for start, calls in zip(starts, tables, strict=False):
+        for first, other in zip(starts, tables, strict=False):
+            readers, read = calls.edges(other)
+            ends.append((start + readers, first + read))
+    readers, read = map(np.concatenate, zip(*ends, strict=True))
+    return readers, read
 
 
 def _by_policy(
@@ -99,12 +131,9 @@ def _by_policy(
     position = np.empty(len(calls), np.int64)
     position[by_creation] = np.arange(len(calls))
     inputs: list[list[int]] = [[] for _ in calls]
-    for i, k in enumerate(part):
-        for j, other in enumerate(part):
-            readers, read = pending[k].edges(pending[other])
-            readers, read = position[starts[i] + readers], position[starts[j] + read]
-            for a, b in zip(readers.tolist(), read.tolist(), strict=True):
-                inputs[a].append(b)
+    readers, read = [position[ends].tolist() for ends in _edges([pending[k] for k in part])]
+    for reader, call in zip(readers, read, strict=True):
+        inputs[reader].append(call)
     owner = repeat(np.arange(len(part)), np.diff(starts))[by_creation]
     structure = Structure(tuple(owner.tolist()), tuple(map(tuple, inputs)))
 

@@ -10,7 +10,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.schedule.ancestors import Needed
-from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES, by_agenda
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells import sum_tree
 from dynbatch.cells.calls.region_node import RegionNode
@@ -215,6 +215,14 @@ def test_trees_equal_their_functions_under_every_policy(make, policy, stacked):
 def test_batches_of_trees_are_the_fewest(make):
     _, graph = trees(make)
     assert graph.statistics.batches == graph.lower_bound
+
+
+@pytest.mark.parametrize("make", [binary, branching])
+def test_levels_of_trees_are_the_batches_of_any_policy_bit_for_bit(make):
+    expected, asked = trees(make, policy=lambda structure: by_agenda(structure))
+    values, graph = trees(make)
+    assert all(map(np.array_equal, values, expected))
+    assert graph.statistics.batches == asked.statistics.batches
 
 
 def test_batches_of_a_tree_are_its_height():
