@@ -46,7 +46,7 @@ def by_dynbatch(lengths: list[int], arrays: list[Any]) -> Run:
     x = kernels.DeltaInputs(q, k, v, log_a, b, np.cumsum([0, *lengths]))
     sizes, spec, out = x.sizes, spec_of(dy), np.empty_like(dy)
     errors = None if b is None else np.empty_like(dy)
-    states = np.empty((sizes.states, WIDTH**2), np.float32) if sizes.states else None
+    states = np.empty((HEADS * sum(kernels.kept_states(spec, sizes)), WIDTH**2), np.float32)
     wanted = kernels.DeltaGradients(*[None if row is None else np.empty_like(row) for row in x[:5]])
     rooms = kernels.workspace(spec, sizes, True), kernels.workspace_backward(spec, sizes)
     scratch = np.empty(max(rooms), np.float32)

@@ -10,7 +10,8 @@ begins with state S, with γ_i = a_1 … a_i and D_ij = a_j+1 … a_i for j <= i
     E = V - γ K S - M W,  W = b E,  O = γ Q S + P W,  S' = γ_n S + (D_n K)ᵀ W
 
 E is solved row by row. Decays are products of what lies in [0, 1], never quotients, and no update
-is undone: strong gates, and a = 0, are as exact as a loop over tokens.
+is undone: strong gates, and a = 0, are as exact as a loop over tokens. In C long sentences go token
+by token: `delta_steps.h`.
 
 Source: Yang et al. 2024, arXiv:2406.06484 (chunks of the delta rule), and 2025, arXiv:2412.06464
     (gates). A chunk is solved at once here, with the state in it.
@@ -19,16 +20,17 @@ Source: Yang et al. 2024, arXiv:2406.06484 (chunks of the delta rule), and 2025,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array, ArraySpec
+from dynbatch.backend import Array, ArraySpec, spec_of
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 # Tokens of a chunk. Sentences that have no more hold no state.
 CHUNK = 64
+ANY_LENGTH = 2**62
 
 
 class DeltaSizes(NamedTuple):
@@ -39,11 +41,6 @@ class DeltaSizes(NamedTuple):
     key_width: int
     value_width: int
     has_b: bool
-
-    @property
-    def states(self) -> int:
-        """The states between two chunks, of all heads."""
-        return self.heads * sum([max(0, n - 1) // CHUNK for n in self.lengths])
 
 
 class DeltaInputs(NamedTuple):
@@ -88,6 +85,18 @@ def workspace_backward(spec: ArraySpec, sizes: DeltaSizes) -> int:
     return 0
 
 
+@kernel(c=HOST, cuda=HOST)
+def longest_by_chunks(spec: ArraySpec, sizes: DeltaSizes) -> int:
+    """Tokens of the longest sentence that runs by chunks and keeps the states between them."""
+    return ANY_LENGTH
+
+
+def kept_states(spec: ArraySpec, sizes: DeltaSizes) -> list[int]:
+    """The states between chunks that each sentence keeps for backward, in each head."""
+    longest = longest_by_chunks(spec, sizes)
+    return [max(0, n - 1) // CHUNK if n <= longest else 0 for n in sizes.lengths]
+
+
 @kernel("q", c=HOST, cuda=HOST)
 def gated_delta_rule(
     x: DeltaInputs, out: Array, errors: Array | None, states: Array | None, scratch: Array
@@ -97,8 +106,8 @@ def gated_delta_rule(
     Args:
         out:     (N, H · E), overwritten.
         errors:  (N, H · E), overwritten with e_t; None if nobody wants them, or without b.
-        states:  (states, D · E), overwritten with the states between two chunks, of each sentence
-            in turn those of all heads; None if nobody wants them, or there are none.
+        states:  (states, D · E), overwritten with those of `kept_states`, which lie between two
+            chunks, of each sentence in turn those of all heads; None if nobody wants them.
         scratch: `workspace` elements.
 
     Cost: of a chunk of n tokens 3 n² products of rows, and 3 of each row with the state.
@@ -106,7 +115,7 @@ def gated_delta_rule(
     heads = x.log_a.shape[1]
     kept = None if states is None else _by_heads_of_states(states, x)
     for rows in _sentences(x):
-        state, number = None, rows.states
+        state, to_keep = None, [] if kept is None else [*kept[rows.states]]
         for span in rows.chunks:
             chunk = _Chunk.of(x, span)
             w = chunk.v.copy()
@@ -122,11 +131,9 @@ def gated_delta_rule(
                 y += chunk.before * (chunk.q @ state)
             _by_heads(out[span], heads)[...] = y
             if span.stop < rows.last:
-                update = (chunk.after * chunk.k).mT @ w
-                state = update if state is None else update + chunk.before[:, -1:] * state
-                if kept is not None:
-                    kept[number] = state
-                number += 1
+                state = chunk.next_state(w, state)
+                if to_keep:
+                    to_keep.pop(0)[...] = state
 
 
 @kernel("q", c=HOST, cuda=HOST)
@@ -144,7 +151,7 @@ def gated_delta_rule_backward(
     each a_t is a factor of, and not differences of such sums.
 
     Args:
-        errors, states: as forward left them.
+        errors, states: as forward left them. States that it did not keep are made again.
         dout:    (N, H · E).
         scratch: `workspace_backward` elements.
     """
@@ -152,9 +159,14 @@ def gated_delta_rule_backward(
     kept = None if states is None else _by_heads_of_states(states, x)
     for rows in _sentences(x):
         dstate = None
-        for number, span in reversed([*enumerate(rows.chunks, rows.states - 1)]):
+        before: list[Array | None] = [None, *([] if kept is None else kept[rows.states])]
+        for span in rows.chunks[len(before) - 1 : -1]:
+            chunk, w = _Chunk.of(x, span), _by_heads(x.v[span], heads)
+            if chunk.b is not None and errors is not None:
+                w = chunk.b * _by_heads(errors[span], heads)
+            before.append(chunk.next_state(w, before[-1]))
+        for span, state in reversed([*zip(rows.chunks, before, strict=False)]):
             chunk, dy = _Chunk.of(x, span), _by_heads(dout[span], heads)
-            state = None if kept is None or span.start == rows.first else kept[number]
             error = None if errors is None else _by_heads(errors[span], heads)
             dxs, dstate = _chunk_backward(chunk, error, state, dy, dstate)
             for array, dx in zip(wanted, dxs, strict=True):
@@ -267,17 +279,22 @@ class _Chunk(NamedTuple):
         scores: Array = self.decays * (self.q @ self.k.mT)
         return scores
 
+    def next_state(self, w: Array, state: Array | None) -> Array:
+        """S' (H, D, E)."""
+        update: Array = (self.after * self.k).mT @ w
+        return update if state is None else update + self.before[:, -1:] * state
+
     def products(self) -> Array:
         """M (H, n, n)."""
         return np.tril(self.decays * (self.k @ self.k.mT), -1)
 
 
 class _Sentence(NamedTuple):
-    """Rows of a sentence, those of its chunks, and the number of its first state."""
+    """Rows of a sentence, those of its chunks, and its places among the kept states."""
 
     first: int
     last: int
-    states: int
+    states: slice
 
     @property
     def chunks(self) -> list[slice]:
@@ -286,11 +303,9 @@ class _Sentence(NamedTuple):
 
 
 def _sentences(x: DeltaInputs) -> list[_Sentence]:
-    sentences, states = [], 0
-    for first, last in pairwise(x.offsets.tolist()):
-        sentences.append(_Sentence(first, last, states))
-        states += max(0, last - first - 1) // CHUNK
-    return sentences
+    numbers = pairwise([0, *accumulate(kept_states(spec_of(x.v), x.sizes))])
+    rows = pairwise(x.offsets.tolist())
+    return [_Sentence(*ends, slice(*each)) for ends, each in zip(rows, numbers, strict=True)]
 
 
 def _by_heads(rows: Array, heads: int) -> Array:

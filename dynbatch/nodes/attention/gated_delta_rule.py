@@ -55,8 +55,8 @@ class GatedLinearAttention(Operation):
         sizes, arrays = cls.sizes(batch), {}
         if sizes.has_b:
             arrays["errors"] = sum(sizes.lengths), sizes.heads * sizes.value_width
-        if sizes.states:
-            arrays["states"] = sizes.states, sizes.key_width * sizes.value_width
+        if states := sum(kernels.kept_states(batch.spec, sizes)):
+            arrays["states"] = sizes.heads * states, sizes.key_width * sizes.value_width
         return arrays
 
     @classmethod
@@ -114,7 +114,8 @@ class GatedDeltaRule(GatedLinearAttention):
     In each of `heads` heads, with a = exp(log_a) and S_0 = 0.
 
     Batches with:  every other one of the same heads and widths, whatever the lengths.
-    Keeps:  v_t - a_t S_t-1ᵀ k_t of each token, and the state after each 64 but the last ones.
+    Keeps:  v_t - a_t S_t-1ᵀ k_t of each token, and the state after each 64 but the last ones,
+        where `kernels.kept_states` has them: on a CPU long sentences of narrow heads keep none.
     Cost:  see `kernels.attention.gated_delta_rule`.
     """
 
@@ -161,9 +162,9 @@ def gated_delta_rule(q: Node, k: Node, v: Node, log_a: Node, b: Node | None = No
         ShapeError: shapes do not fit.
         DtypeError: an argument is not a node.
 
-    Sums are those of chunks of 64 tokens, about as exact as a loop over tokens. NaN and infinities
-    reach the other tokens of their chunk and head, no other sentence. `db.grad` through it is an
-    error.
+    Sums are those of chunks of 64 tokens or, with b on a CPU, of a loop over the tokens of long
+    sentences; both are about as exact as a loop. NaN and infinities reach other tokens of their
+    head, no other sentence. `db.grad` through it is an error.
 
     Source: Yang et al. 2025, arXiv:2412.06464, equation 10, with S_t transposed; without b Yang et
         al. 2024, arXiv:2312.06635, and Dao & Gu 2024, arXiv:2405.21060.

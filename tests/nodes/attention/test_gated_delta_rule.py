@@ -9,13 +9,20 @@ from dynbatch.backend import spec_of
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.attention import gated_delta_rule as kernels
 from dynbatch.kernels.attention.gated_delta_rule import DeltaGradients, DeltaInputs
+from dynbatch.kernels.c.attention import gated_delta_rule as in_c
 from dynbatch.testing import check_batching, check_gradient
 
 with_and_without_b = pytest.mark.parametrize("has_b", [True, False], ids=["b", "no b"])
 
 
+@pytest.fixture(params=[0, 10**6], ids=["by chunks", "by tokens"])
+def either_form(monkeypatch, request):
+    """In C with b, all sentences by chunks, or long ones token by token."""
+    monkeypatch.setattr(in_c, "MOST_OF_STATE", request.param)
+
+
 @pytest.fixture
-def short_chunks(monkeypatch):
+def short_chunks(monkeypatch, either_form):
     """Chunks of 4 tokens, so that short sentences have states."""
     monkeypatch.setattr(kernels, "CHUNK", 4)
 
@@ -56,21 +63,24 @@ def loop(q, k, v, log_a, b=None):
     return [out, dq, dk, dv, dlog_a, db][: 5 + (b is not None)]
 
 
-def kernel(*xs):
-    """Output and gradients by the kernels."""
+def kernel(*xs, leave_out=(), order="C"):
+    """Output and gradients by the kernels, but those of some inputs."""
     tokens, dtype = len(xs[0]), xs[0].dtype
-    x = DeltaInputs(*[each.reshape(tokens, -1) for each in xs], *[None] * (5 - len(xs)),
-                    np.array([0, tokens]))  # fmt: skip
+    rows = [np.asarray(each.reshape(tokens, -1), order=order) for each in xs]
+    x = DeltaInputs(*rows, *[None] * (5 - len(xs)), np.array([0, tokens]))
     sizes, out = x.sizes, np.empty_like(x.v)
     spec = spec_of(out)
     errors = np.empty_like(x.v) if sizes.has_b else None
-    states = np.empty((sizes.states, sizes.key_width * sizes.value_width), dtype)
+    number = sizes.heads * sum(kernels.kept_states(spec, sizes))
+    states = np.empty((number, sizes.key_width * sizes.value_width), dtype)
     room = np.empty(kernels.workspace(spec, sizes, True), dtype)
     kernels.gated_delta_rule(x, out, errors, states, room)
-    wanted = DeltaGradients(*[None if each is None else np.empty_like(each) for each in x[:5]])
+    wanted = DeltaGradients(*[None if each is None or position in leave_out else np.empty_like(each)
+                              for position, each in enumerate(x[:5])])  # fmt: skip
     room = np.empty(kernels.workspace_backward(spec, sizes), dtype)
     kernels.gated_delta_rule_backward(x, errors, states, x.v, wanted, room)
-    shapes = [xs[2].shape, *[each.shape for each in xs]]
+    present = [each for position, each in enumerate(xs) if position not in leave_out]
+    shapes = [xs[2].shape, *[each.shape for each in present]]
     arrays = [out, *[each for each in wanted if each is not None]]
     return [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
 
@@ -81,6 +91,42 @@ def test_chunks_equal_a_loop_over_tokens(tokens, has_b, short_chunks):
     xs = arguments(tokens, has_b)
     for mine, expected in zip(kernel(*xs), loop(*xs), strict=True):
         np.testing.assert_allclose(mine, expected, 1e-12, 1e-12)
+
+
+@with_and_without_b
+def test_tokens_of_wide_heads_one_by_one_equal_a_loop(has_b, short_chunks):
+    """In C: tiles of all widths, and gates' gradients that are summed anew on the way."""
+    xs = arguments(37, has_b, 1, 70, 85)
+    for mine, expected in zip(kernel(*xs), loop(*xs), strict=True):
+        np.testing.assert_allclose(mine, expected, 1e-12, 1e-11)
+
+
+@with_and_without_b
+@pytest.mark.parametrize("tokens", [3, 20])
+@pytest.mark.parametrize("position", range(4))
+def test_a_gradient_that_nobody_wants_changes_no_other(tokens, has_b, position, short_chunks):
+    xs = arguments(tokens, has_b)
+    every, some = kernel(*xs), kernel(*xs, leave_out=[position])
+    del every[1 + position]
+    assert [x.tobytes() for x in some] == [x.tobytes() for x in every]
+
+
+@with_and_without_b
+def test_arrays_that_are_not_packed_equal_a_loop(has_b, short_chunks):
+    """In NumPy, also where C keeps no states for backward."""
+    xs = arguments(11, has_b)
+    for mine, expected in zip(kernel(*xs, order="F"), loop(*xs), strict=True):
+        np.testing.assert_allclose(mine, expected, 1e-12, 1e-12)
+
+
+@with_and_without_b
+def test_the_memory_of_both_forms_is_known_before_they_run(has_b, either_form):
+    with db.Graph() as graph:
+        sentences = [[F.input(graph, x).keep() for x in arguments(n, has_b)] for n in (70, 3, 0)]
+        loss = F.sum([F.sum(F.reshape(F.gated_delta_rule(*xs), (-1,))) for xs in sentences])
+        planned = graph.estimate(loss)
+        graph.backward(loss)
+        assert planned == graph.memory_use and planned.peak_bytes == graph.peak_bytes > 0
 
 
 @with_and_without_b
@@ -95,7 +141,7 @@ def test_sentences_of_any_number_of_chunks_batch(has_b, short_chunks):
 
 
 @with_and_without_b
-def test_bits_in_float32_do_not_depend_on_company(has_b):
+def test_bits_in_float32_do_not_depend_on_company(has_b, either_form):
     sentences = [[x.astype(np.float32) for x in arguments(n, has_b, seed=n)] for n in (70, 3, 130)]
 
     def bits(sentences):
@@ -123,7 +169,7 @@ def test_heads_may_be_columns_or_a_dimension(has_b):
 
 
 @pytest.mark.parametrize("case", ["strong gates", "parallel keys", "linear attention"])
-def test_errors_of_2048_tokens_are_those_of_a_loop(case):
+def test_errors_of_2048_tokens_are_those_of_a_loop(case, monkeypatch):
     """Error of each array in float32, relative to its norm, against float64."""
     generator = np.random.default_rng(1)
     xs = arguments(2048, case != "linear attention", 1, 16, 16)
@@ -135,8 +181,11 @@ def test_errors_of_2048_tokens_are_those_of_a_loop(case):
         xs[3] = -np.exp(2 * generator.standard_normal(xs[3].shape))
     xs = [x.astype(np.float32) for x in xs]
     exact = loop(*[x.astype(np.float64) for x in xs])
-    for mine, plain, best in zip(kernel(*xs), loop(*xs), exact, strict=True):
-        assert np.linalg.norm(mine - best) <= 3 * np.linalg.norm(plain - best)
+    errors = [np.linalg.norm(plain - best) for plain, best in zip(loop(*xs), exact, strict=True)]
+    for most in (0, 10**6):  # by chunks, and by tokens
+        monkeypatch.setattr(in_c, "MOST_OF_STATE", most)
+        for mine, best, error in zip(kernel(*xs), exact, errors, strict=True):
+            assert np.linalg.norm(mine - best) <= 3 * error
 
 
 @with_and_without_b

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.backend import Array, ArraySpec
+from dynbatch.backend import Array, ArraySpec, spec_of
 from dynbatch.kernels.attention import gated_delta_rule as reference
 from dynbatch.kernels.attention.gated_delta_rule import DeltaGradients, DeltaInputs, DeltaSizes
 from dynbatch.kernels.cuda.runtime.queue import launch
@@ -22,6 +22,11 @@ def workspace(spec: ArraySpec, sizes: DeltaSizes, keeps: bool) -> int:
 def workspace_backward(spec: ArraySpec, sizes: DeltaSizes) -> int:
     """Four squares, gates, rows of values and keys, and a state's gradient for each block."""
     return _blocks(sizes) * _size_backward(sizes)
+
+
+def longest_by_chunks(spec: ArraySpec, sizes: DeltaSizes) -> int:
+    """Any sentence is: tokens of a chunk run side by side."""
+    return reference.ANY_LENGTH
 
 
 def gated_delta_rule(
@@ -43,7 +48,7 @@ def gated_delta_rule_backward(
 
 def _arrays(x: DeltaInputs) -> tuple[Array | None, ...]:
     """The inputs, and for each sentence how many states the ones before it have."""
-    counts = np.maximum(np.diff(x.offsets) - 1, 0) // reference.CHUNK
+    counts = reference.kept_states(spec_of(x.q), x.sizes)
     return (*x, np.cumsum(counts) - counts)
 
 

@@ -69,7 +69,8 @@ def test_forward_and_backward(cupy, dtype, has_b, keeps):
     x = problem(dtype, has_b)
     out, sizes = normal(dtype, *x.v.array.shape, seed=6), sizes_of(x)
     errors = Values(np.zeros_like(out.array)) if has_b and keeps else None
-    states = normal(dtype, sizes.states, 15, seed=7) if keeps else None
+    number = sizes.heads * sum(kernels.kept_states(spec_of(fake_cupy.zeros(0, dtype)), sizes))
+    states = normal(dtype, number, 15, seed=7) if keeps else None
     with launches(1):
         made = assert_versions_agree(forward, x, out, errors, states, **TOLERANCE)
     if not keeps:

@@ -3,20 +3,11 @@
 // One head of a sentence at a time, chunk by chunk, in a thread's room: a state is as large as a
 // first-level cache, and what a chunk needs besides stays in the second. Matrices of pairs of
 // tokens (ROW numbers a row) are lower triangles, whose products skip what lies above by tiles of
-// HEIGHT rows: a triangle has zeros up to the end of a diagonal tile, and nothing beyond.
-#include "attention/tiles.h"
+// HEIGHT rows: a triangle has zeros up to the end of a diagonal tile, and nothing beyond. Sentences
+// of more than `longest` tokens go token by token instead.
+#include "attention/delta_steps.h"
 
 enum { ROW = 64, PAIRS = ROW * ROW };  // most tokens of a chunk
-
-// A call, as Python's table has it. What is not there, or not wanted, is NULL.
-typedef struct {
-    const REAL *q, *k, *v, *log_a, *b;
-    REAL *out, *errors, *states;
-    const REAL* dout;
-    REAL *dq, *dk, *dv, *dlog_a, *db;
-    const int64_t* sentences;  // of each the first row, tokens, and the number of its first state
-    int64_t heads, d, e, chunk, group;
-} Call;
 
 // The tokens of a chunk in one head: rows where they lie, `key_row` and `value_row` apart.
 typedef struct {
@@ -27,14 +18,6 @@ typedef struct {
     REAL* decays;
     int has_b;
 } Chunk;
-
-static REAL* take(REAL** room, ptrdiff_t size) {
-    REAL* part = *room;
-    *room += size;
-    return part;
-}
-
-static ptrdiff_t whole_blocks(ptrdiff_t n) { return (n + SIDE - 1) / SIDE * SIDE; }
 
 // The end of the tile that has row i of a triangle.
 static ptrdiff_t tile_end(ptrdiff_t i, ptrdiff_t n) {
@@ -121,12 +104,6 @@ static void scale_rows(ptrdiff_t n, ptrdiff_t width, REAL sign, const REAL* fact
 
 static void scale(ptrdiff_t size, REAL factor, const REAL* x, REAL* to) {
     EACH_VECTOR(i, part, size) put(to + i, get(x + i, part) * factor, part);
-}
-
-static REAL inner(ptrdiff_t size, const REAL* x, const REAL* y) {
-    vector sums = {0};
-    EACH_VECTOR(i, part, size) sums = multiply_add(get(x + i, part), get(y + i, part), sums);
-    return sum_lanes(sums);
 }
 
 // out += factors_i part_i, and sums_i += factors_i part_i · x_i
@@ -247,6 +224,10 @@ EXPORT void gated_delta_rule(
         const int64_t* sentence = call->sentences + item / call->heads * 3;
         ptrdiff_t head = item % call->heads, tokens = sentence[1], number = sentence[2];
         REAL *state = NULL, *rest = room + size;
+        if (tokens > call->longest) {
+            forward_by_steps(call, sentence[0], tokens, head, room);
+            continue;
+        }
         for (ptrdiff_t done = 0; done < tokens; done += call->chunk, number++) {
             ptrdiff_t n = least(tokens - done, call->chunk);
             REAL* next = done + n == tokens ? NULL
@@ -397,6 +378,11 @@ EXPORT void gated_delta_rule_backward(
         const int64_t* sentence = call->sentences + item / groups * 3;
         ptrdiff_t start = item % groups * group, end = least(start + group, heads);
         ptrdiff_t tokens = sentence[1], last = (tokens + call->chunk - 1) / call->chunk - 1;
+        if (tokens > call->longest) {
+            for (ptrdiff_t head = start; head < end; head++)
+                backward_by_steps(call, sentence[0], tokens, head, dstates);
+            continue;
+        }
         for (ptrdiff_t c = last; c >= 0; c--) {
             ptrdiff_t done = c * call->chunk, number = sentence[2] + c - 1;
             ptrdiff_t n = least(tokens - done, call->chunk), row = sentence[0] + done;
