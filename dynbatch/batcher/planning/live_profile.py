@@ -9,6 +9,7 @@ one stage count as if their values came at once. So a search ends with plans.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from dynbatch.batcher.planning.stages import StageKind
 from dynbatch.batcher.steps.step_run import StepRun
 
 NEVER = END
+
+CHANGED = "alive", "_saved", "_last", "_wide", "_slot", "_segments", "_work", "_waiting"
+"""Attributes of a profile that options change."""
 
 
 class LiveProfile:
@@ -75,11 +79,11 @@ class LiveProfile:
         self._segments = [p.recompute for p in placements]
         self._work: dict[int, int] = {}  # the most that a step works with when it runs again
         self._waiting = np.ones(count, bool)
-        self._journal: list[tuple[str, int, int, int]] = []
         for step in freed:
             number = self._number[step]
             self._slot[number] = NEVER
             self._waiting[number] = False
+        self._begin = self.mark
 
     @property
     def peak(self) -> tuple[int, int]:
@@ -97,29 +101,14 @@ class LiveProfile:
                 self._recompute(self._number[step])
 
     @property
-    def mark(self) -> int:
-        """A mark to which `take_back` returns."""
-        return len(self._journal)
+    def mark(self) -> list[Any]:
+        """All that options change, as it is now, to which `take_back` returns."""
+        return [getattr(self, name).copy() for name in CHANGED]
 
-    def take_back(self, mark: int = 0) -> None:
-        """Undo all options taken since the mark."""
-        for what, a, b, value in reversed(self._journal[mark:]):
-            if what == "alive":
-                self.alive[a:b] -= value
-            elif what == "wide":
-                self._wide[a] = value
-            elif what == "last":
-                self._last[a] = value
-            elif what == "segments":
-                self._segments[a], self._saved[a] = b, value
-            elif what == "work":
-                self._work[a] = value
-            elif value:
-                self._slot[a] = value
-            else:
-                del self._slot[a]
-                self._waiting[a] = True
-        del self._journal[mark:]
+    def take_back(self, mark: list[Any] | None = None) -> None:
+        """Undo all options taken since the mark, or all."""
+        for name, value in zip(CHANGED, self._begin if mark is None else mark, strict=True):
+            setattr(self, name, value.copy())
 
     def peak_with(self, options: Iterable[RecomputeOption]) -> int:
         """The most elements alive with exactly these options."""
@@ -183,31 +172,22 @@ class LiveProfile:
 
     def _read_by_backward(self, step: StepRun) -> list[int]:
         number, maker = self._number, self._plan.graph.maker
-        retains, makers = step.retains, []
-        if step in number and (retains.output or step.node_type.saves):
-            makers.append(number[step])
-        if not step.is_structural:
-            for position, source in enumerate(step.sources):
-                if retains.input(position):
-                    makers += [number[maker[block]] for block in source.blocks if block in maker]
-        return makers
+        makers = [number[step]] if step.node_type.saves and step in number else []
+        return makers + [number[maker[x]] for x in step.read_by_backward() if x in maker]
 
     # Trials ---------------------------------------------------------------------------------------
 
     def _change(self, first: int, end: int, elements: int) -> None:
-        if first < end and elements:
+        if first < end:
             self.alive[first:end] += elements
-            self._journal.append(("alive", first, end, elements))
 
     def _extend(self, number: int, entry: int) -> None:
         last, wide = self._last[number], self._wide[number]
         if entry < wide:
             self._change(entry, wide, self._size[number])
-            self._journal.append(("wide", number, 0, wide))
             self._wide[number] = entry
         elif last < entry:
             self._change(last + 1, entry + 1, self._size[number])
-            self._journal.append(("last", number, 0, last))
             self._last[number] = entry
 
     def _recompute(self, number: int) -> None:
@@ -215,7 +195,6 @@ class LiveProfile:
             return
         slots = [self._slot.get(reader, NEVER) for reader in self._readers[number]]
         slot = min(int(self._needed[number]), *slots, NEVER)
-        self._journal.append(("slot", number, 0, 0))
         self._slot[number] = slot
         self._waiting[number] = False
         if slot is not NEVER:
@@ -232,11 +211,9 @@ class LiveProfile:
                 if before is None:
                     self._extend(made, slot)
                 elif slot < before:
-                    self._journal.append(("slot", made, 0, before))
                     self._slot[made] = slot
                     if before >= NEVER:
                         self._change(slot, slot + 1, self._size[made])
-                        self._journal.append(("last", made, 0, self._last[made]))
                         self._last[made] = slot
                     else:
                         self._change(slot, before, self._size[made] + int(self._saved[made]))
@@ -252,7 +229,6 @@ class LiveProfile:
         packed = [source.size for source in step.sources if not source.is_view]
         work, before = asked.workspace + sum(packed), self._work.get(slot, 0)
         if work > before and not step.is_structural:
-            self._journal.append(("work", slot, 0, before))
             self._work[slot] = work
             self._change(slot, slot + 1, work - before)
 
@@ -290,6 +266,4 @@ class LiveProfile:
         self._change(self._slot.get(number, made), last + 1, after[0] - before[0])
         self._change(made, made + 1, after[1] - before[1])
         self._change(last, last + 1, after[2] - before[2])
-        old = self._segments[number], int(self._saved[number])
-        self._journal.append(("segments", number, *old))
         self._segments[number], self._saved[number] = segments, after[0]

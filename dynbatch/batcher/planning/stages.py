@@ -242,17 +242,14 @@ class StepGraph:
 
     def _gather(self, uid: int, steps: Sequence[StepRun]) -> None:
         """Defer the products of a weight that some of these steps leave."""
-        left = [step for step in steps if _leaves_product(step, uid)]
+        weights = [step.node_type.outer_weight(step.batch) for step in steps]
+        pairs = zip(steps, weights, strict=True)
+        left = [step for step, weight in pairs if weight is not None and weight.uid == uid]
         self.deferred.update(dict.fromkeys(left, frozenset([uid])))
         # Dense arrays are added before products, and rows after them.
         others = [step for step in steps if step not in self.deferred]
         if left and all([step.node_type.gradient_rows(step.batch) is not None for step in others]):
             self.gathered.append(left)
-
-
-def _leaves_product(step: StepRun, uid: int) -> bool:
-    weight = step.node_type.outer_weight(step.batch)
-    return weight is not None and weight.uid == uid
 
 
 def stage_label(stage: Stage, graph: StepGraph) -> str:
@@ -361,15 +358,8 @@ class StageSequence:
 
     def _needs(self, step: StepRun) -> list[StepRun]:
         """The recomputed steps whose values the backward of `step` reads."""
-        node_type, recomputed = step.node_type, self._saving.recomputed
-        retains = step.retains
-        needed: list[StepRun] = []
-        if step in recomputed and (retains.output or node_type.saves):
-            needed.append(step)
-        for position, source in enumerate(step.sources):
-            if retains.input(position) and not step.is_structural:
-                needed += self._recomputed_makers(source.blocks)
-        return needed
+        saves = step.node_type.saves and step in self._saving.recomputed
+        return [step] * saves + self._recomputed_makers(step.read_by_backward())
 
     def _recomputed_makers(self, blocks: Iterable[Block]) -> list[StepRun]:
         maker, recomputed = self._graph.maker, self._saving.recomputed
