@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.debugging.difference import DUMP
@@ -51,20 +50,15 @@ class StepGuard:
                 self._refuse("forward", what.format(name), flat, nodes, shapes)
 
     def added_gradients(self) -> None:
-        for block in self._added_to():
+        pairs = zip(self.step.sources, self.step.targets, strict=True)
+        read = [block for x, target in pairs if target is not None for block in x.gradient_blocks]
+        for block in [block for block in dict.fromkeys(read) if block.gradient is not None]:
             flat = to_host(block.gradients().flat)
             if not np.isfinite(flat).all():
                 owns = block.nodes[0]._block is block  # else it holds last states
                 shapes = [node.shape if owns else (block.width,) for node in block.nodes]
                 what = f"the sum of its gradients, after {self.step.nodes[0].label()} added to it,"
                 self._refuse("backward", what, flat, block.nodes, shapes)
-
-    def _added_to(self) -> Iterable[Block]:
-        blocks = dict.fromkeys(
-            [block for source, target in zip(self.step.sources, self.step.targets, strict=True)
-             if target is not None for block in source.gradient_blocks]
-        )  # fmt: skip
-        return [block for block in blocks if block.gradient is not None]
 
     def backward(self, arena: Array, when: str = "backward") -> None:
         """Inspect the gradients of the inputs, then those of the parameters."""

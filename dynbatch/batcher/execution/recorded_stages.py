@@ -134,16 +134,16 @@ class StageWriter:
         (step,) = stage.steps
         if step.fused or not step.node_type.comes_again(step.batch):
             return False
-        before, gradients = _counters(step), step.gradients
+        spans, copied_bytes, launches = len(step.spans), step.copied_bytes, step.batch.launches
+        gradients = step.gradients
         if gradients is not None and stage.is_backward:
             step.gradients = gradients.copy()
         tasks = written(partial(self._work, stage))
         if tasks is None or not _is_kept(step.gradients):
-            _, step.copied_bytes, step.batch.launches = before
-            del step.spans[before[0] :]
+            step.copied_bytes, step.batch.launches = copied_bytes, launches
+            del step.spans[spans:]
             step.gradients = gradients
             return False
-        spans, copied_bytes, launches = before
         what, begin, _ = step.spans[spans]
         self._tasks.extend(tasks)
         tasks.run()
@@ -166,10 +166,6 @@ class StageWriter:
         tasks.run()
         self._traces.append(FormTrace(stage, len(self._tasks)))
         return True
-
-
-def _counters(step: StepRun) -> tuple[int, int, int]:
-    return len(step.spans), step.copied_bytes, step.batch.launches
 
 
 def _is_kept(gradients: StepGradients | None) -> bool:

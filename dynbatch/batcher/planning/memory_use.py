@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.memory import Interval
@@ -67,22 +68,17 @@ class MemoryUse:
         itemsize: int = 1,
         held_bytes: int = 0,
         arena_bytes: int = 0,
-        tables_bytes: int = 0,
-        block_elements: int = 0,
-        saving: str = "",
-        limit: int | None = None,
-        recompute_share: float = 0.0,
+        **told: Any,
     ) -> MemoryUse:
         """Add up the bytes of a run.
 
         Args:
-            tables:         blocks of its arenas.
-            stages:         of each stage what it does, and with which node types.
-            itemsize:       bytes of an element.
-            held_bytes:     arenas of earlier runs.
-            arena_bytes:    the run's own arenas.
-            tables_bytes:   index tables.
-            block_elements: all blocks, as if none took the room of another.
+            tables:      blocks of its arenas.
+            stages:      of each stage what it does, and with which node types.
+            itemsize:    bytes of an element.
+            held_bytes:  arenas of earlier runs.
+            arena_bytes: the run's own arenas.
+            told:        further attributes.
         """
         labels = [
             f"{what} {', '.join([k.__name__ for k in types])}".rstrip() for what, types in stages
@@ -117,11 +113,7 @@ class MemoryUse:
             by_cause | {EARLIER: held_bytes, GAPS: arena_bytes - live},
             dict(by_type.most_common()),
             uses,
-            tables_bytes,
-            held_bytes + itemsize * block_elements,
-            saving,
-            limit,
-            recompute_share,
+            **told,
         )
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -32,7 +32,6 @@ from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
-from dynbatch.parameter import Parameter
 from dynbatch.recent import Recent, free_at_fork
 
 MOST = 4
@@ -70,7 +69,8 @@ class RestingRun:
         for step in plan.preparation.steps:
             self._steps.setdefault(step.planned[1], []).append(step)
         steps = plan.preparation.steps
-        self._parameters = {p.uid: p for step in steps for p in _all_parameters(step)}
+        first: list[Operation] = [step.nodes[0] for step in steps]
+        self._parameters = {p.uid: p for node in first for p in node.all_parameters()}
         self._frozen = self._states()
         self.parameters = [*self._parameters.values()]
         self.recording: Any = None  # what the executor remembers of it
@@ -122,11 +122,6 @@ class RestingRun:
         """Cut the references that lead in circles; it cannot run again."""
         for step in chain(*self._steps.values()):
             forget(step)
-
-
-def _all_parameters(step: StepRun) -> Iterable[Parameter]:
-    first: Operation = step.nodes[0]
-    return first.all_parameters()
 
 
 def keep(run: RestingRun) -> None:

@@ -82,7 +82,7 @@ class RunPlan(NamedTuple):
             held_bytes=held_bytes,
             arena_bytes=(memory.elements + memory.scratch_elements) * itemsize,
             tables_bytes=self._tables_bytes(),
-            block_elements=memory.blocks.distinct,
+            blocks_bytes=held_bytes + memory.blocks.distinct * itemsize,
             saving=self.saving,
             limit=self.limit,
             recompute_share=self.recompute_share,
@@ -162,8 +162,11 @@ class RunPlanner:
             if candidate is None:
                 preparation.forget()
                 return search
-            saving = _saving_text(candidate, count)
-            share = _recompute_share(candidate, preparation)
+            split = f"{count} micro-batches" if count > 1 else ""
+            saving = "; ".join(filter(None, [split, str(candidate)]))
+            forward = sum([s.node_type.operations(s.batch) for s in preparation.steps])
+            again = sum([option.cost for option in candidate.options])
+            share = again / forward if forward else 0.0
             return RunPlan(preparation, candidate.plan, saving, request.limit, share)
 
         # A search takes long and rarely helps where the smallest peak is far above the limit: such
@@ -217,16 +220,6 @@ def _counts(most_of: Callable[[], tuple[int, str, int]]) -> Iterator[int]:
         count *= 2
     if most > 1:
         yield most
-
-
-def _recompute_share(fit: Candidate, preparation: Preparation) -> float:
-    forward = sum([step.node_type.operations(step.batch) for step in preparation.steps])
-    return sum([option.cost for option in fit.options]) / forward if forward else 0.0
-
-
-def _saving_text(fit: Candidate, count: int) -> str:
-    split = f"{count} micro-batches" if count > 1 else ""
-    return "; ".join([text for text in (split, str(fit)) if text])
 
 
 def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:

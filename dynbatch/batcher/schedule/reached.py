@@ -36,9 +36,9 @@ def signatures_of(
     positions = [position.get(root.producer().index) for root in roots]
     begun = {i for i in positions if i is not None}
     signatures = [node.sig for node in nodes]
-    if len(begun.union(*inputs)) == len(nodes) and all(
-        [_is_plain(t) for t in set(map(type, nodes))]
-    ):
+    types: set[type[Operation]] = set(map(type, nodes))
+    is_plain = all([t.differentiable and not issubclass(t, BlockCall) for t in types])
+    if is_plain and len(begun.union(*inputs)) == len(nodes):
         return tuple(signatures)  # each leads to a root
     reached = _reached(nodes, inputs, begun)
     results: dict[int, set[int]] = {}
@@ -80,10 +80,6 @@ def signatures_of_operators(program: BlockProgram, results: Collection[int]) -> 
             )
         ]
     )
-
-
-def _is_plain(node_type: type[Operation]) -> bool:
-    return node_type.differentiable and not issubclass(node_type, BlockCall)
 
 
 def _reached(nodes: Sequence[Operation], inputs: Positions, roots: Iterable[int]) -> list[bool]:

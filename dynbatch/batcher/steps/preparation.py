@@ -150,7 +150,10 @@ class StepMaker:
             for node in cast("Sequence[BlockResult]", nodes):
                 node.take_place()
             return []
-        return [[self._step(nodes, are_aliases(nodes, kept))]]
+        # A kept node needs values of its own, and then all of its step do: its gradient is that of
+        # its readers alone.
+        is_kept = any([node.index in kept for node in nodes])
+        return [[self._step(nodes, nodes[0].is_alias and not is_kept)]]
 
     def _block_stages(
         self, calls: Sequence[BlockCall], results: tuple[int, ...] | None
@@ -210,17 +213,6 @@ def side_by_side(groups: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[Ste
         [step for stage in stages for step in stage]
         for stages in itertools.zip_longest(*groups, fillvalue=())
     ]
-
-
-def are_aliases(nodes: Sequence[Operation], kept: Container[int]) -> bool:
-    """Whether the nodes of a step need no values of their own.
-
-    A kept node does, and then all of its step: its gradient is that of its readers alone.
-
-    Args:
-        kept: indices.
-    """
-    return nodes[0].is_alias and not any([node.index in kept for node in nodes])
 
 
 def with_common(parts: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[list[StepRun]]]:
