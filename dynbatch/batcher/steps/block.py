@@ -8,7 +8,8 @@ from typing import Any
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
 from dynbatch.batcher.steps.members import Members
-from dynbatch.batcher.steps.places import add_gradients, freed, move_values, stretch
+from dynbatch.batcher.steps.places import freed, packings, stretch
+from dynbatch.kernels import move
 from dynbatch.nodes.batch import sizes_of
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -280,7 +281,8 @@ class BatchInput(RowLayout):
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
         """Copy the rows into the arena, from element `start` on; return the bytes copied too."""
-        copied = move_values(self.nodes, self.size, arena, start)
+        moves = packings(self.nodes, self.size, start)
+        copied = sum([move.run(array, arena, table) for array, table in moves])
         return self.packed(arena, start), copied
 
     def packed(self, arena: Array, start: int) -> Ragged:
@@ -289,4 +291,6 @@ class BatchInput(RowLayout):
 
     def unpack_gradients(self, arena: Array, start: int) -> int:
         """Add a packed gradient to those of the nodes; return the bytes copied."""
-        return add_gradients(self.nodes, self.size, arena, start)
+        moves = packings(self.nodes, self.size, start, gradient=True)
+        back = [(array, move.reverse(table)) for array, table in moves]
+        return sum([move.run(arena, array, table, add=True) for array, table in back])

@@ -145,30 +145,15 @@ def freed(node: Node) -> FreedError:
     )
 
 
-def move_values(nodes: Sequence[Any], size: int, arena: Array, start: int) -> int:
-    """Copy values into the arena, one after the other from `start` on; return the bytes copied.
-
-    Args:
-        size: elements of all.
-    """
-    copied = 0
-    for array, moves in packings(nodes, size, start):
-        copied += move.run(array, arena, moves)
-    return copied
-
-
-def add_gradients(nodes: Sequence[Any], size: int, arena: Array, start: int) -> int:
-    """Add what `move_values` would have packed there to the gradients; return the bytes copied."""
-    copied = 0
-    for array, moves in packings(nodes, size, start, gradient=True):
-        copied += move.run(arena, array, move.reverse(moves), add=True)
-    return copied
-
-
 def packings(
     nodes: Sequence[Any], size: int, start: int, gradient: bool = False
 ) -> Iterator[tuple[Array, Array]]:
-    """Moves from the nodes' values, or gradients, to where they are packed: for each array some."""
+    """Moves from the nodes' values, or gradients, to where they are packed: for each array some.
+
+    Args:
+        size:  elements of all.
+        start: the first element of where they are packed, one after the other.
+    """
     together = stretch(nodes)
     if together is not None and not together[0].stride:
         array, first = memory_of(together[0], gradient)
