@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dynbatch.blocks.given_arrays import GivenArrays
 from dynbatch.blocks.trace import BlockArgument, BlockTrace
-from dynbatch.nodes.node import Node
+from dynbatch.nodes.node import ancestors
 from dynbatch.nodes.operation import Operation
 
 
@@ -34,20 +34,21 @@ def live_operators(trace: BlockTrace) -> Operators:
     nodes of a graph (see `batcher.schedule.folds`).
     """
     nodes = {node.index: node for node in trace.nodes}
-    live = _live(nodes, trace.returned)
-    readers = Counter([x.index for index in live for x in nodes[index].inputs])
+    live = ancestors(trace.returned)
+    readers = Counter([x.index for node in live.values() for x in node.inputs])
     returned = {node.index for node in trace.returned}
     for index, losses in trace.losses.items():
         reader = [loss for loss in losses if loss in live]
         if index not in returned and readers[index] == 1 and reader:
             nodes[reader[0]] = nodes[reader[0]].folded()
-    live = _live(nodes, trace.returned)
+            del live[index]
+            live |= {x.index: x for x in nodes[reader[0]].inputs}
     position: dict[int, int] = {}
-    for index in live:
+    for index in sorted(live):
         node = nodes[index]
         if isinstance(node, BlockArgument):
             position[index] = -1 - node.number
-    kept = [index for index in live if index not in position]
+    kept = [index for index in sorted(live) if index not in position]
     position.update({index: k for k, index in enumerate(kept)})
     return Operators(
         [nodes[index] for index in kept],
@@ -56,15 +57,3 @@ def live_operators(trace: BlockTrace) -> Operators:
         trace.returns_tuple,
         trace.arrays,
     )
-
-
-def _live(nodes: dict[int, Operation], results: Sequence[Node]) -> list[int]:
-    """Indices of what the results need, in order."""
-    live = {node.index for node in results}
-    stack = list(live)
-    while stack:
-        for x in nodes[stack.pop()].inputs:
-            if x.index not in live:
-                live.add(x.index)
-                stack.append(x.index)
-    return sorted(live)

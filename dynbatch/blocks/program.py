@@ -99,7 +99,8 @@ class BlockProgram:
         self.is_random = any([STREAM in op.bound for op in self.operators])
         unbound = [None in (op.rows, op.width, *op.bound.values()) for op in self.operators]
         self._retraces = any(unbound) or bool(self._taken.shapes_in(first))
-        self.by_data = maker.is_touched or self._data_changes(first, again)
+        told = [self._read(trace, points[0]) for trace in (first, *again)]
+        self.by_data = maker.is_touched or not all([_are_equal(told[0], x) for x in told[1:]])
         self._unsafe = self._sizes_unlike(maker, points[0])
         self._known: dict[Sizes, Told | None] = {}
         self._settle()
@@ -264,23 +265,6 @@ class BlockProgram:
         same_results = (self.results, self.returns_tuple) == (trace.results, trace.returns_tuple)
         return None if same_results else "other results at other sizes"
 
-    def _data_changes(self, first: Operators, again: Sequence[Operators]) -> bool:
-        """Whether something that no array is bound to differs where only arrays do."""
-        return any(
-            [
-                bound is None and not same(a.attributes()[name], b.attributes()[name])
-                for other in again
-                for op, a, b in zip(self.operators, first.nodes, other.nodes, strict=True)
-                for name, bound in op.bound.items()
-            ]
-        ) or any(
-            [
-                (a.rows, a.width) != (b.rows, b.width)
-                for other in again
-                for a, b in zip(first.nodes, other.nodes, strict=True)
-            ]
-        )
-
     def _sizes_unlike(self, maker: TraceMaker, point: Sequence[int]) -> frozenset[int]:
         """The free sizes at whose 0 the block fails, or builds other operators."""
         unlike: set[int] = set()
@@ -295,6 +279,13 @@ class BlockProgram:
             if trace is None or self._read(trace, tuple(values)) is None:
                 unlike |= zeros
         return frozenset(unlike)
+
+
+def _are_equal(a: Told | None, b: Told | None) -> bool:
+    """Whether what no array is bound to is the same in two traces."""
+    if a is None or b is None:
+        return False
+    return a.sizes == b.sizes and all([same(a.values[at], b.values[at]) for at in a.values])
 
 
 def _traces(

@@ -24,11 +24,6 @@ MOST_TIED = 4
 """Of so many sizes that equal another one each group is tried on its own."""
 
 
-def fits(pattern: Pattern, sizes: Sizes) -> bool:
-    """Whether the sizes of a call keep to a pattern."""
-    return keeps(ties(pattern), sizes)
-
-
 def ties(pattern: Pattern) -> list[tuple[int, int]]:
     """The sizes that are not free, and what each of them equals."""
     return [(k, leader) for k, leader in enumerate(pattern) if leader != k]
@@ -68,7 +63,7 @@ def patterns_to_try(sizes: Sizes, node_sizes: int) -> list[Pattern]:
         -1 - 1 if size == 1 and k < node_sizes else arrays_fixed[k] for k, size in enumerate(sizes)
     ]
     candidates = [tuple(range(count)), tuple(tied), tuple(arrays_fixed), tuple(rows_fixed)]
-    return [p for p in dict.fromkeys(candidates) if fits(p, sizes)]
+    return [p for p in dict.fromkeys(candidates) if keeps(ties(p), sizes)]
 
 
 def looser(pattern: Pattern) -> Iterator[Pattern]:
