@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch.backend import CPU, Array, Device, DType
 from dynbatch.compiler.arrays import memory_rows
-from dynbatch.compiler.ir import Op, Origin
+from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention.steps import AttentionSteps
 from dynbatch.kernels.rows import add_rows_at, gather_rows
@@ -63,9 +63,8 @@ class GenericStep:
         device: Device = CPU,
         chosen: Mapping[int, Array] | None = None,
     ) -> None:  # fmt: skip
-        bases = [x.base for x in op.inputs]
         self._kind: type[Operation] = type(op.node)
-        self._places = [x.number if x.origin is Origin.MEMORY else None for x in bases]
+        self._places = op.memories
         self._accumulates = self._kind.accumulates
         self.memories = memories
         reads_memory = any([memory is not None for memory in self._places])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -195,15 +194,10 @@ class CompiledLoop:
         return Columns(token_rows(role, value.base.number, value.base), value.column, value.width)
 
     def _parameters_of_ops(self) -> tuple[Parameter, ...]:
-        by_uid: dict[int, Parameter] = {}
-        for op in self.maps.values():
-            for piece in op.pieces:
-                for parameter in [piece.weight, *[bias for bias, _ in piece.biases]]:
-                    by_uid.setdefault(parameter.uid, parameter)
-        for op in self.generic.values():
-            for parameter in op.node.all_parameters():
-                by_uid.setdefault(parameter.uid, parameter)
-        return tuple(by_uid.values())
+        pieces = [piece for op in self.maps.values() for piece in op.pieces]
+        used = [p for piece in pieces for p in (piece.weight, *[bias for bias, _ in piece.biases])]
+        used += [p for op in self.generic.values() for p in op.node.all_parameters()]
+        return tuple({parameter.uid: parameter for parameter in used}.values())
 
 
 class CompiledCell(CompiledLoop):
@@ -245,13 +239,12 @@ class CompiledCell(CompiledLoop):
     def __str__(self) -> str:
         parts = self.parts
         sections = {"before": parts.before, "in": parts.loop, "after": parts.after}
-        head = [f"# {where} the loop: {_type_names(nodes)}\n" for where, nodes in sections.items()]
-        return "".join(head) + str(self.numpy)
+        head = ""
+        for where, nodes in sections.items():
+            names = ", ".join([type(node).__name__ for node in nodes])
+            head += f"# {where} the loop: {names or 'nothing'}\n"
+        return head + str(self.numpy)
 
 
 def token_rows(role: Role, number: int, value: Value) -> ProgramBuffer:
     return ProgramBuffer(role, number, value.width, packed=True)
-
-
-def _type_names(nodes: Sequence[Operation]) -> str:
-    return ", ".join([type(node).__name__ for node in nodes]) or "nothing"

@@ -218,6 +218,11 @@ class Op:
         starts = self.columns if self.opcode is OpCode.COPY else [0] * len(self.inputs)
         return list(zip(self.inputs, starts, strict=True))
 
+    @property
+    def memories(self) -> list[int | None]:
+        """The number of the memory that each input is, or None."""
+        return [x.base.number if x.base.origin is Origin.MEMORY else None for x in self.inputs]
+
     def holes(self) -> list[Value]:
         parts = sorted([(at, at + x.width) for x, at in self.parts()])
         ends, starts = [0, *[end for _, end in parts]], [at for at, _ in parts]
@@ -268,6 +273,10 @@ class Op:
     @property
     def is_add(self) -> bool:
         return self.opcode is OpCode.BINARY and self.kernel is binary.add
+
+    @property
+    def is_subtract(self) -> bool:
+        return self.opcode is OpCode.BINARY and self.kernel is binary.subtract
 
     @property
     def is_multiply(self) -> bool:

@@ -142,6 +142,15 @@ def loaded(lane: Lane, segments: Iterable[ColumnRange]) -> list[ColumnRange]:
     return [segment for segment in segments if segment.key not in made]
 
 
+def is_read(
+    segment: ColumnRange, ops: Sequence[Op], group: Sequence[Op], kept: Sequence[Value]
+) -> bool:
+    """Whether a segment is `kept`, or read by any of `ops` but those of a group."""
+    value = Value.columns(*segment)
+    others = [x for op in ops if op not in group for x in op.inputs]
+    return any([value.overlaps(x) for x in (*kept, *others)])
+
+
 class LaneNames(NamedTuple):
     """Names of an element's values, each with what it names.
 

@@ -183,7 +183,9 @@ class LoopProgram(Program):
             value = self.value(node.width)
             self.ahead.append(_linear(node, self._stream(node.inputs[0]), value))
         elif section is Section.MEMORY and node.ndim == 1 and node.index in self._can_hold:
-            value = self._hold(node)
+            value = self.value(node.width, Origin.STATE, len(self.states))
+            self.states.append(value)
+            self.held_nodes.append(node)
         else:
             value = self._stream(node)
         self._by_node[node.index] = value
@@ -223,12 +225,6 @@ class LoopProgram(Program):
         if is_kept and node.index in self._can_hold:
             return self.states[part]
         return self._leaving(node, taken)
-
-    def _hold(self, node: Node) -> Value:
-        value = self.value(node.width, Origin.STATE, len(self.states))
-        self.states.append(value)
-        self.held_nodes.append(node)
-        return value
 
     def _stream(self, node: Node) -> Value:
         for value, known in zip(self.streams, self.stream_nodes, strict=True):

@@ -76,16 +76,13 @@ class StepTrace:
         if self is NOT_TRACED:
             return False
         # A vector repeated beside a memory: made anew, it is repeated as each memory has rows.
-        repeated = {n.index for n in self.nodes if isinstance(n, Expand) and _adds_rows(n)}
+        expanded = [n for n in self.nodes if isinstance(n, Expand)]
+        repeated = {n.index for n in expanded if n.ndim > 1 and n.inputs[0].ndim < 2}
         for node in self.nodes:
             follows = node.index in self.of_memory
             if node.draws or (node.ndim > 1 and not follows and node.index not in repeated):
                 return False
         return repeats_beside_rows(self.nodes)
-
-
-def _adds_rows(node: Node) -> bool:
-    return node.ndim > 1 and node.inputs[0].ndim < 2
 
 
 NOT_TRACED = StepTrace([], [], [], [], (), {})

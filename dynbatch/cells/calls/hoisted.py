@@ -61,8 +61,9 @@ class HoistedNodes:
             if step.parts.sections[node.index] is not Section.MEMORY or follows is not of_memory:
                 continue
             before = nodes.get(node.index)
-            if before is not None and not _is_freed(before):
-                continue
+            block = before._block if before is not None else None
+            if before is not None and (block is None or block.array is not None):
+                continue  # it has not been freed
             if node.inputs:
                 known = self.constants | nodes
                 fresh = once(node, [known[x.index] for x in node.inputs])
@@ -82,7 +83,3 @@ class HoistedNodes:
         while node not in inputs:
             node = self.replaced[node]
         return node
-
-
-def _is_freed(node: Node) -> bool:
-    return node._block is not None and node._block.array is None

@@ -73,13 +73,8 @@ class DeviceGenericSteps:
     def _is_whole(self, op: Op) -> bool:
         """Whether a node type prepares an operator, and what it reads and writes has whole rows."""
         loop = self._rows.loop
-        origins = [x.base.origin for x in op.inputs]
-        memories = [
-            x.base.number if origin is Origin.MEMORY else None
-            for x, origin in zip(op.inputs, origins, strict=True)
-        ]
-        scores = op.node.step_scores(memories)
-        if scores is None or scores.vector is None or origins[0] is Origin.STATE:
+        scores = op.node.step_scores(op.memories)
+        if scores is None or scores.vector is None or op.inputs[0].base.origin is Origin.STATE:
             return False
         gradients = [each.inputs[0] for each in loop.backward.ops if each.source is op]
         widths = [

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode
 from dynbatch.kernels import binary
 from dynbatch.kernels.unary import every_function
 
@@ -28,8 +28,7 @@ def lacks(op: Op) -> str:
 
 def has_steps(op: Op) -> bool:
     """Whether an operator with its own kernels has steps in C: see `Operation.step_scores`."""
-    memories = [x.base.number if x.base.origin is Origin.MEMORY else None for x in op.inputs]
-    scores = op.node.step_scores(memories)
+    scores = op.node.step_scores(op.memories)
     return scores is not None and scores.in_c(np.dtype(np.float32)) is not None
 
 

@@ -11,7 +11,7 @@ from dynbatch.compiler.c.nest_text import NestText
 from dynbatch.compiler.groups import items
 from dynbatch.compiler.heads import ONE_HEAD, Heads
 from dynbatch.compiler.ir import OWN_KERNELS, Op, Origin, Value
-from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
+from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, is_read, names_of
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.nests import NestGroup
 from dynbatch.compiler.places import Pointers, place_in
@@ -240,9 +240,7 @@ class LoopText:
         return lines
 
     def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
-        value = Value.columns(*segment)
-        others = [x for op in self._ops if op not in group for x in op.inputs]
-        return any([value.overlaps(x) for x in (*self._kept, *others)])
+        return is_read(segment, self._ops, group, self._kept)
 
     def _nest(self, nest: NestGroup) -> list[str]:
         """The loops of a nest; prints the function of one vector of it too."""

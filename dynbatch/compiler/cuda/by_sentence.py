@@ -28,7 +28,7 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.groups import items
 from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Op, Origin, Value
-from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup
+from dynbatch.compiler.lanes import ColumnRange, KernelGroup, is_read
 from dynbatch.compiler.nests import NestGroup
 from dynbatch.compiler.places import Pointers
 
@@ -57,8 +57,9 @@ class SentenceKernel:
         self._rooms: dict[str, ProgramBuffer] = {}
         self._states = program.following
         self.items = items(self._ops, self._places, self._is_kept)
+        groups = [(item,) if isinstance(item, Op) else item.ops for item in self.items]
         self._read_again = {
-            id(x.base) for ops in map(_ops_of, self.items)
+            id(x.base) for ops in groups
             for x in [x for op in self._ops if op not in ops for x in op.inputs]
             if any([op.output is x.base for op in ops])
         }  # fmt: skip
@@ -71,10 +72,13 @@ class SentenceKernel:
         return self.shared * itemsize + 8 * len(self.arrays.names)
 
     def text(self, prefix: str) -> str:
+        steps = "int t = first; t < last; ++t"
+        if self.is_backward:
+            steps = "int t = last - 1; t >= first; --t"
         body = [
             *self._room_lines,
             *self._before,
-            self._each_step,
+            f"for ({steps}) {{",
             f"    {STEP}",
             "    if (row >= n) " + ("continue;" if self.is_backward else "break;"),
             *([] if self.is_backward else [f"    {LEAVES}"]),
@@ -106,9 +110,7 @@ class SentenceKernel:
     # Places ---------------------------------------------------------------------------------------
 
     def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
-        value = Value.columns(*segment)
-        others = [x for op in self._ops if op not in group for x in op.inputs]
-        return any([value.overlaps(x) for x in (*self._kept, *others)])
+        return is_read(segment, self._ops, group, self._kept)
 
     def _reads(self, value: Value) -> BlockPlace:
         base, column = value.base, value.column
@@ -196,12 +198,6 @@ class SentenceKernel:
             max([t.end for each in step for t in each.touches if t.space == SUMS] or [0])
         )
 
-    @cached_property
-    def _each_step(self) -> str:
-        if self.is_backward:
-            return "for (int t = last - 1; t >= first; --t) {"
-        return "for (int t = first; t < last; ++t) {"
-
     def _in_turn(self, space: str, step: int) -> str:
         """A space, which may be another one in each step: a row of memory, a state's room."""
         name = space.removesuffix(BEFORE)
@@ -277,10 +273,6 @@ class SentenceKernel:
                                f"{name}{BEFORE} = {name}_left;"]  # fmt: skip
             elif name in self._in_place:
                 self._room_lines.append(f"REAL* const {name}{BEFORE} = {name};")
-
-
-def _ops_of(item: Item | NestGroup) -> Sequence[Op]:
-    return item.ops if isinstance(item, NestGroup | KernelGroup) else (item,)
 
 
 def _room_name(buffer: ProgramBuffer) -> str:

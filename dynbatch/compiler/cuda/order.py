@@ -8,7 +8,6 @@ from typing import NamedTuple
 from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, lanes_of, ops_of
 from dynbatch.compiler.program import Program
-from dynbatch.kernels import binary
 from dynbatch.kernels.unary import arithmetic
 
 PRODUCTS = (OpCode.LINEAR, OpCode.LINEAR_GRADIENT)
@@ -144,7 +143,7 @@ def _add_to_sums(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
     saves none where a group reads the sum.
     """
     result = list(ops)
-    for add in [op for op in reversed(ops) if op.is_add or _is_difference(op)]:
+    for add in [op for op in reversed(ops) if op.is_add or op.is_subtract]:
         makers = {id(value): op for op in result for value in op.outputs}
         readers = [op for op in result if _reads(op, add)]
         is_read = any([op.opcode in FUSED and op.opcode is not OpCode.COPY for op in readers])
@@ -163,10 +162,6 @@ def _add_to_sums(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
             result.remove(product)
             break
     return result
-
-
-def _is_difference(op: Op) -> bool:
-    return op.opcode is OpCode.BINARY and op.kernel is binary.subtract
 
 
 def _product(
