@@ -168,7 +168,7 @@ class ScanBackward:
             return
         if run.native is None:  # in C the loop does that
             if not run.recomputes:
-                take_streams(run.cell, arrays)
+                take_streams(arrays, range(len(run.streams)))
             take_rows(arrays[OUTPUT_GRADIENTS], shard.order, arrays["dY"])
             for part in run.cell.read_before:
                 columns = run.cell.following[part]

@@ -25,7 +25,8 @@ from dynbatch.cells.scan.run import (
     lengths_of,
     most_threads,
     sorted_inputs,
-    take_rows,
+    states_left,
+    take_streams,
 )
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of, elements_of
 from dynbatch.compiler.buffers import Role, array_name
@@ -151,13 +152,8 @@ class SentenceRun(ScanRun):
         """Tasks that bring streams into the loop's order, and multiply them."""
         if not self.cell.stream_maps:
             return []
-        return [partial(self._run_ahead, arrays, makes_maps)]
-
-    def _run_ahead(self, arrays: Arrays, makes_maps: bool) -> None:
-        for k in _mapped(self.cell):
-            take_rows(arrays[rows_of_stream(k)], arrays[ORDER], arrays[f"X{k}"])
-        if makes_maps:
-            self.cell.numpy.ahead(arrays)
+        maps: list[Task] = [partial(self.cell.numpy.ahead, arrays)]
+        return [partial(take_streams, arrays, _mapped(self.cell)), *maps * makes_maps]
 
     # Sizes ----------------------------------------------------------------------------------------
 
@@ -165,9 +161,7 @@ class SentenceRun(ScanRun):
     def saved(batch: Batch) -> Rooms:
         if not batch.recompute:
             return ScanRun.saved(batch)
-        between = states_between(lengths_of(batch), batch.recompute)
-        changed = batch.first.cell.program.changed_states() if between else {}
-        return {f"S{k}": (between, state.width) for k, state in changed.items()}
+        return states_left(batch, states_between(lengths_of(batch), batch.recompute))
 
     @staticmethod
     def rooms(batch: Batch, backward: bool) -> Rooms:

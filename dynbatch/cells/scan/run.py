@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -149,7 +149,7 @@ class ScanRun(ScanBatch):
         if self.native is not None and not self.recomputes:
             self.native.ahead(arrays)
         else:
-            take_streams(self.cell, arrays)
+            take_streams(arrays, range(len(self.streams)))
             self.cell.numpy.ahead(arrays)
         self.loop.bind(0, arrays)(shard.numbered)
         if self.native is None and OUTPUTS in arrays:
@@ -343,13 +343,16 @@ def sorted_inputs(batch: Batch, xs: Sequence[T]) -> Sorted[T]:
 
 def left_values(batch: Batch, storage: Storage) -> Rooms:
     """The values that forward leaves: all packed ones, or only the states between chunks."""
-    cell: CompiledCell = batch.first.cell
     chunks = chunks_of(batch)
     if not batch.recompute:
         return {b.name: (chunks[0].rows, b.width) for b in storage.packed}
-    between = sum([extent.running for extent in chunks[1:]])
-    changed = cell.program.changed_states() if between else {}
-    return {f"S{k}": (between, state.width) for k, state in changed.items()}
+    return states_left(batch, sum([extent.running for extent in chunks[1:]]))
+
+
+def states_left(batch: Batch, count: int) -> Rooms:
+    """The parts of so many states that steps change."""
+    changed = batch.first.cell.program.changed_states() if count else {}
+    return {f"S{k}": (count, state.width) for k, state in changed.items()}
 
 
 def memory_rooms(batch: Batch, letter: str) -> Rooms:
@@ -372,8 +375,8 @@ def take_rows(rows: Array, index: Array, out: Array) -> None:
     take(rows, index, axis=0, out=out, mode="clip")
 
 
-def take_streams(cell: CompiledCell, arrays: Arrays) -> None:
-    for k in range(len(cell.program.streams)):
+def take_streams(arrays: Arrays, numbers: Iterable[int]) -> None:
+    for k in numbers:
         take_rows(arrays[rows_of_stream(k)], arrays[ORDER], arrays[f"X{k}"])
 
 
