@@ -16,11 +16,7 @@ from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
-from dynbatch.batcher.schedule.ancestors import (
-    ancestors,
-    ancestors_among,
-    ancestors_with_calls,
-)
+from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_among
 from dynbatch.batcher.schedule.folds import out_of_date, require_own_readers
 from dynbatch.batcher.schedule.held import Held
 from dynbatch.batcher.schedule.policies import Policy
@@ -245,20 +241,18 @@ class Runs(OwnedNodes):
         """
         begin = time.perf_counter()
         targets = [*roots, *others]
-        if self.tables:
+        if need_most and not (self.tables or self._has_light or self._unasked):
+            nodes = ancestors_among(self._pending, targets, self._folds, self._kept)
+        else:
             for table in self.tables:
                 table.update()
-            nodes = ancestors_with_calls(
+            nodes = ancestors(
                 targets, self._folds, self._kept, self.tables, self.policy,
                 roots if others else None,
             )  # fmt: skip
-            for node in nodes:
+            for node in nodes if self.tables else ():
                 if isinstance(node, RegionNode):
                     node.settle()
-        elif need_most and not (self._has_light or self._unasked):
-            nodes = ancestors_among(self._pending, targets, self._folds, self._kept)
-        else:
-            nodes = ancestors(targets, self._folds, self._kept)
         self._executor.statistics.host_seconds += time.perf_counter() - begin
         return nodes
 

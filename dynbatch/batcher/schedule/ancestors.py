@@ -23,30 +23,53 @@ from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 
 
-def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> list[Operation]:
-    """Uncomputed nodes that the targets need, in creation order; for graphs without calls.
+def ancestors(
+    targets: Iterable[Node],
+    folds: Folds,
+    kept: Container[int],
+    tables: Sequence[CallTable] = (),
+    policy: str | Policy = "",
+    roots: Sequence[Node] | None = None,
+) -> list[Operation]:
+    """Uncomputed nodes that the targets need, in a topological order; a node for a region of calls.
+
+    The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
+    run as one. Regions come before the ordinary nodes of their phase, which is a topological order;
+    without calls the nodes are in creation order.
+
+    Nothing is told to the calls: `RegionNode.settle` does that, once the nodes are to run. Only
+    nodes in place of a cell's constants are made here, once a graph.
 
     Args:
-        folds: what may be folded; in place of a node that is, comes the one that stands for it.
-        kept:  indices of nodes that must have a value and a gradient of their own.
+        folds:  what may be folded; in place of a node that is, comes the one that stands for it.
+        kept:   indices of nodes that must have a value and a gradient of their own.
+        tables: of the graph, each up to date (`CallTable.update`).
+        policy: of their batches.
+        roots:  backward begins at these targets: calls that they do not need are in regions of
+            their own. None where it begins at all of them, or nowhere.
     """
-    seen = {node.index: node for node in targets if node._block is None}
-    stack = list(seen.values())
-    readers = folds.readers
-    folded: list[Node] = []
-    while stack:
-        node = stack.pop()
-        inputs = node.inputs
-        if node.index in readers and can_fold(node, seen, kept):
-            folded.append(node)
-            inputs = inputs[0].inputs
-        for x in inputs:
-            if x._block is None and x.index not in seen:
-                seen[x.index] = x
-                stack.append(x)
-    fold(folded, seen)
-    # What owns no kernel has been computed, or is found by its call.
-    return cast("list[Operation]", [seen[index] for index in sorted(seen)])
+    needed = Needed(tables, folds, kept)
+    needed.add_all(targets)
+    if not tables:
+        fold(needed.folded, needed.nodes)
+        # What owns no kernel has been computed, or is found by its call.
+        return cast("list[Operation]", [needed.nodes[index] for index in sorted(needed.nodes)])
+    groups = {phase: [calls] for phase, calls in needed.pending.items()}
+    if roots is not None:
+        reached = Needed(tables, folds, kept)
+        reached.add_all(roots)
+        groups = {phase: needed.in_two(phase, reached) for phase in groups}
+    planner = RegionPlanner(policy, needed.plans)
+    order: list[tuple[int, int, int, Node]] = []
+    for phase in sorted(needed.pending):
+        for node in [node for calls in groups[phase] for node in planner.plan(calls)]:
+            # A cell's constants are made only now.
+            needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
+            order.append((phase, 0, node.region.number, node))
+    fold(needed.folded, needed.nodes)
+    order += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
+    nodes = [node for _, _, _, node in sorted(order, key=lambda entry: entry[:3])]
+    return cast("list[Operation]", nodes)
 
 
 def ancestors_among(
@@ -79,47 +102,6 @@ def ancestors_among(
                 wanted[x.index] = 1
     fold(folded, nodes)
     return cast("list[Operation]", [*reversed(nodes.values())])
-
-
-def ancestors_with_calls(
-    targets: Iterable[Node],
-    folds: Folds,
-    kept: Container[int],
-    tables: Sequence[CallTable],
-    policy: str | Policy,
-    roots: Sequence[Node] | None = None,
-) -> list[Operation]:
-    """`ancestors` for graphs with calls: these are gathered in regions, one node each.
-
-    The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
-    run as one. Regions come before the ordinary nodes of their phase, which is a topological order.
-
-    Nothing is told to the calls: `RegionNode.settle` does that, once the nodes are to run. Only
-    nodes in place of a cell's constants are made here, once a graph.
-
-    Args:
-        tables: of the graph, each up to date (`CallTable.update`).
-        roots:  backward begins at these targets: calls that they do not need are in regions of
-            their own. None where it begins at all of them, or nowhere.
-    """
-    needed = Needed(tables, folds, kept)
-    needed.add_all(targets)
-    groups = {phase: [calls] for phase, calls in needed.pending.items()}
-    if roots is not None:
-        reached = Needed(tables, folds, kept)
-        reached.add_all(roots)
-        groups = {phase: needed.in_two(phase, reached) for phase in groups}
-    planner = RegionPlanner(policy, needed.plans)
-    order: list[tuple[int, int, int, Node]] = []
-    for phase in sorted(needed.pending):
-        for node in [node for calls in groups[phase] for node in planner.plan(calls)]:
-            # A cell's constants are made only now.
-            needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
-            order.append((phase, 0, node.region.number, node))
-    fold(needed.folded, needed.nodes)
-    order += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
-    nodes = [node for _, _, _, node in sorted(order, key=lambda entry: entry[:3])]
-    return cast("list[Operation]", nodes)
 
 
 _RESULTS = (Call, ResultPart)

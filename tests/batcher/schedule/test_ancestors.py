@@ -11,7 +11,6 @@ from dynbatch import nodes as F
 from dynbatch.batcher.schedule.ancestors import (
     ancestors,
     ancestors_among,
-    ancestors_with_calls,
 )
 from dynbatch.batcher.schedule.folds import out_of_date
 from dynbatch.batcher.schedule.schedule import schedule
@@ -59,7 +58,7 @@ def test_scheduling_writes_on_no_node_and_no_table():
         plans = []
         with frozen(graph):
             for _ in range(2):
-                nodes = ancestors_with_calls([loss], graph._folds, {}, graph.tables, graph.policy)
+                nodes = ancestors([loss], graph._folds, {}, graph.tables, graph.policy)
                 assert sum([isinstance(node, RegionNode) for node in nodes]) == 2
                 plans.append([type(node).__name__ for node in nodes])
             assert out_of_date([xs], graph.nodes)
