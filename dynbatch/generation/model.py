@@ -20,13 +20,13 @@ from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
 from dynbatch.blocks.operators import NOTHING
 from dynbatch.blocks.program import BlockProgram
-from dynbatch.blocks.resumed import CacheSlot, Resumed, SlotKind, resumed
 from dynbatch.compiler.traced import is_unchanged
 from dynbatch.errors import GraphError
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
 from dynbatch.generation.prepared import PreparedStep, value_of
 from dynbatch.generation.recurrences import as_loops
+from dynbatch.generation.resumed import CacheSlot, Resumed, SlotKind, resumed
 from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph

@@ -13,8 +13,8 @@ from weakref import ref
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.blocks.resumed import CacheSlot, SlotKind
 from dynbatch.cupy_types import address_of
+from dynbatch.generation.resumed import CacheSlot, SlotKind
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention.addresses import SHORT_BYTES
 from dynbatch.kernels.attention.mask import UNBOUNDED

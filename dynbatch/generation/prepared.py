@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dynbatch.backend import Array
 from dynbatch.batcher.execution.repeated import RepeatedRun
-from dynbatch.blocks.resumed import Resumed
 from dynbatch.blocks.resumed_call import ResumedCall
+from dynbatch.generation.resumed import Resumed
 from dynbatch.generation.step_rows import StepRows
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node

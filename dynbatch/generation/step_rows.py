@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.blocks.resumed import CacheSlot
 from dynbatch.cells.scan.resumed import ScanPast
 from dynbatch.generation.history import GrownPages, History
 from dynbatch.generation.pages import Caches, Page, Pages
+from dynbatch.generation.resumed import CacheSlot
 from dynbatch.kernels.attention.addresses import PagedRows, PageTable, write_rows
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dynbatch.blocks.resumed import CacheSlot, SlotKind
 from dynbatch.errors import OutOfMemory
 from dynbatch.generation.history import History, memory_of
 from dynbatch.generation.pages import ROWS, TILE, Caches
+from dynbatch.generation.resumed import CacheSlot, SlotKind
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.kernels.attention.addresses import write_rows
 from dynbatch.memory import Pool
