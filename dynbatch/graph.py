@@ -32,6 +32,7 @@ from dynbatch.nodes.inner_product import gradients_given, seed
 from dynbatch.nodes.node import Node
 from dynbatch.reporting import last_graphs, unbatched
 from dynbatch.reporting.introspection import Introspection
+from dynbatch.reporting.run_record import rows_of
 
 
 class Graph(Runs, Introspection, NamesChecked):
@@ -129,7 +130,7 @@ class Graph(Runs, Introspection, NamesChecked):
             observers.append(partial(Guard, places=places))
         self._executor = Executor(
             self.device, self.dtype, self.policy, pool, grad, observers, self.matmul,
-            switch(self, "profile", profile), self.precision,
+            switch(self, "profile", profile), self.precision, rows_of,
         )  # fmt: skip
 
     def __enter__(self) -> Self:

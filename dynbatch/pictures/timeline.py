@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from dynbatch.arguments import refused, shown
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.errors import GraphError
 from dynbatch.graph import Graph
 from dynbatch.pictures import palette
@@ -15,6 +14,7 @@ from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.text import width_of
 from dynbatch.reporting.page import page
+from dynbatch.reporting.run_record import RunRecord
 from dynbatch.reporting.trace_events import HOST, Bar, bars, thread_bars
 
 COLOURS = {

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from textwrap import fill
 
 from dynbatch.arguments import integer, refused
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.batch_rules import APART_RULES, BATCH_RULES
 from dynbatch.reporting.last_graphs_rules import LAST_GRAPHS_RULES
 from dynbatch.reporting.reasons import apart
 from dynbatch.reporting.rules import FIXED, Advice, Observed, in_ms, total_seconds
+from dynbatch.reporting.run_record import RunRecord
 from dynbatch.reporting.work_rules import WORK_RULES
 
 LEAST_SHARE = 0.03

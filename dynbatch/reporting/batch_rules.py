@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dynbatch.batcher.execution.record import GraphStatistics, RunRecord, StepRecord
+from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.reporting.reasons import DEPENDS, EARLIER_RUN, POLICY, Apart
 from dynbatch.reporting.rules import Advice, Observed, a_batch, in_ms, mistake, total_seconds
+from dynbatch.reporting.run_record import RunRecord, StepRecord
 
 MOST_HOST = 0.25
 """A share of the run's time above which what more sentences would share is worth a change."""

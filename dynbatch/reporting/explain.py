@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels.backends import factors
 from dynbatch.kernels.runtime.precision import FULL
@@ -14,6 +13,7 @@ from dynbatch.reporting.advice import standing_out
 from dynbatch.reporting.profile import TypeProfile, together
 from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
 from dynbatch.reporting.rules import FIXED, Observed
+from dynbatch.reporting.run_record import RunRecord, StepRecord
 
 WIDTH = 100
 """No line is longer."""

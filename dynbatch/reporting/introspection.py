@@ -12,7 +12,7 @@ import numpy as np
 
 from dynbatch.atomic import write_text
 from dynbatch.backend import DType
-from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
+from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan
@@ -28,6 +28,7 @@ from dynbatch.reporting.last_graphs import GraphSummary
 from dynbatch.reporting.page import page
 from dynbatch.reporting.profile import FlopCounts, Profile
 from dynbatch.reporting.rules import Observed
+from dynbatch.reporting.run_record import RunRecord, record_of
 from dynbatch.reporting.trace_events import trace
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ backward=Flops(products=120, elementwise=15))
         write(Path(path), document, writer)
 
     def _record(self) -> RunRecord:
-        return self._executor.record(self._begin)
+        return record_of(self._executor, self._begin)
 
     def _note_summary(self, record: RunRecord) -> None:
         """Note for rules that look at several graphs what this one has done so far."""

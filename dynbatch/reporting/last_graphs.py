@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dynbatch.batcher.execution.record import StepRecord
 from dynbatch.compiler.traced import take_first_traced
 from dynbatch.parameter import UNNAMED
+from dynbatch.reporting.run_record import StepRecord
 
 KEPT = 8
 """The last graphs of a thread that are remembered."""

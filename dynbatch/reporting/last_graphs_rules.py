@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.last_graphs import KEPT, GraphSummary
 from dynbatch.reporting.rules import MUCH_WORK, Advice, Observed, mistake
+from dynbatch.reporting.run_record import RunRecord
 
 REPEATED = 4
 """Graphs, one after the other, that all do what a mistake does."""

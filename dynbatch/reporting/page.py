@@ -13,7 +13,6 @@ from importlib.resources import files
 from math import sqrt
 from string import Template
 
-from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.reporting.reasons import (
     STEPS_LISTED,
     apart,
@@ -22,6 +21,7 @@ from dynbatch.reporting.reasons import (
     numbers_text,
     signature_text,
 )
+from dynbatch.reporting.run_record import RunRecord, StepRecord
 from dynbatch.reporting.ticks import ticks
 from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures, thread_bars
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.nodes.flops import NO_FLOPS, Flops
+from dynbatch.reporting.run_record import RunRecord, StepRecord
 
 SHOWN = 8
 """Node types in the table; the others are added up."""

@@ -9,13 +9,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeGuard
 
-from dynbatch.batcher.execution.record import Known, Names, RunRecord
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import signature_parts, signature_type
 from dynbatch.nodes.signature import reach_of, without_reach
 from dynbatch.parameter import UNNAMED
+from dynbatch.reporting.run_record import Known, Names, RunRecord
 
 NEIGHBOURS = 3
 """The number of later signatures that each is compared with: keeps the time linear."""

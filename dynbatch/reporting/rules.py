@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.last_graphs import GraphSummary
+from dynbatch.reporting.run_record import RunRecord
 
 MUCH_WORK = 10_000_000
 """Operations of a batch, from which on several threads share it to advantage whatever it is."""

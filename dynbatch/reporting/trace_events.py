@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.reasons import apart as batches_apart
 from dynbatch.reporting.reasons import notes, signature_text
+from dynbatch.reporting.run_record import RunRecord
 
 HOST = -1
 

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 
-from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
+from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.caller import users_frame
 from dynbatch.errors import BatchingWarning
@@ -17,6 +17,7 @@ from dynbatch.reporting.advice import why_apart
 from dynbatch.reporting.batch_rules import is_almost_one_by_one
 from dynbatch.reporting.reasons import differ_in_widths
 from dynbatch.reporting.rules import Observed
+from dynbatch.reporting.run_record import RunRecord
 
 # Signatures of one node type that differ in widths alone, and how many nodes they have on average.
 MANY_WIDTHS = 16

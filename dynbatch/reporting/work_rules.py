@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.kernels.backends import without_c
 from dynbatch.kernels.runtime.parallel import num_threads, own_processors
 from dynbatch.nodes.operation import signature_type
@@ -19,6 +18,7 @@ from dynbatch.reporting.rules import (
     mistake,
     total_seconds,
 )
+from dynbatch.reporting.run_record import RunRecord
 
 MOST_BUILDING = 0.3
 """A share of the run's time above which making nodes is worth a change."""

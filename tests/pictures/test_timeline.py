@@ -25,7 +25,7 @@ def profiled(*spans):
     record = graph._record()
     tanh = next(row for row in record.rows if row.kind == "Tanh")
     (_, begin, end), *_ = tanh.spans
-    graph._executor._threads += [
+    graph._executor.threads += [
         ThreadSpan(7, 0, begin + a * (end - begin), begin + b * (end - begin)) for a, b in spans
     ]
     return graph
@@ -115,8 +115,8 @@ def test_another_thread_has_a_lane_with_its_work_and_its_idle_time():
 
 def test_many_threads_are_counted():
     graph = profiled((0.1, 0.9))
-    (span,) = graph._executor._threads
-    graph._executor._threads += [span._replace(thread=8 + k) for k in range(20)]
+    (span,) = graph._executor.threads
+    graph._executor.threads += [span._replace(thread=8 + k) for k in range(20)]
     picture = db.pictures.timeline(graph)
     assert "… 13 more threads" in texts_of(picture)
     require_clear_text(picture)

@@ -13,6 +13,7 @@ from dynbatch.kernels.runtime import compiling
 from dynbatch.memory import Pool
 from dynbatch.reporting import explain
 from dynbatch.reporting.reasons import apart
+from dynbatch.reporting.run_record import record_of
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +148,7 @@ def test_a_run_that_failed_leaves_no_times():
         with pytest.raises(OutOfMemory):
             _ = F.tanh(F.input(graph, np.ones((1000, 2)))).value
         assert graph.explain().startswith("0 nodes in 0 batches")
-        assert graph._executor.record(0.0).runs == []
+        assert record_of(graph._executor, 0.0).runs == []
 
 
 def test_on_a_gpu_the_report_says_whose_times_it_gives(cuda):
@@ -223,7 +224,7 @@ def test_a_kind_that_is_cut_stands_below_the_table_in_full():
 
 
 def test_the_report_counts_the_reasons_that_it_leaves_out():
-    pairs = len(apart(many_reasons_graph()._executor.record(0.0)))
+    pairs = len(apart(record_of(many_reasons_graph()._executor, 0.0)))
     lines = many_reasons_graph().explain().splitlines()
     assert lines[-1] == f"      {pairs - 6} more reasons: explain(full=True)"
     full = many_reasons_graph().explain(full=True).splitlines()

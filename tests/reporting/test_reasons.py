@@ -7,11 +7,12 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.reporting.reasons import apart
+from dynbatch.reporting.run_record import record_of
 
 
 def found(graph, kind):
     """(batches, apart from, reason) of a node type, in words."""
-    record = graph._executor.record(0.0)
+    record = record_of(graph._executor, 0.0)
     return [tuple(pair[1:]) for pair in apart(record) if pair.node_type == kind]
 
 
@@ -179,7 +180,7 @@ def test_batches_that_could_not_be_more_have_no_reason():
         for length in (1, 4):
             F.tanh(F.input(graph, [[1.0]] * length))
         graph.forward()
-    record = graph._executor.record(0.0)
+    record = record_of(graph._executor, 0.0)
     assert apart(record) == []
 
 

@@ -38,8 +38,8 @@ class DryExecutor(Executor):
     def __init__(self, executor: Executor, cupy: DryCupy) -> None:
         super().__init__(
             cupy.device, executor._dtype, executor._policy,
-            Pool(upstream=DeviceMemory(cupy.device)), executor._trains, matmul=executor._matmul,
-            precision=executor._precision,
+            Pool(upstream=DeviceMemory(cupy.device)), executor._trains, matmul=executor.matmul,
+            precision=executor.precision,
         )  # fmt: skip
 
     def rehearse(self, request: Request, plan: RunPlan, past: Sequence[StepRun]) -> int:

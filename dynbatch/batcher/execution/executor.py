@@ -7,19 +7,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.execution.forms import change_form, round_step
 from dynbatch.batcher.execution.observer import Wrap
-from dynbatch.batcher.execution.record import (
-    GraphStatistics,
-    RunRecord,
-    RunTimes,
-    StepRecord,
-    rows_of,
-)
+from dynbatch.batcher.execution.record import GraphStatistics, RunTimes, seconds_between
 from dynbatch.batcher.execution.recorded_stages import RecordedStages
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
@@ -60,6 +55,11 @@ class Executor:
             written over an input, and steps run one after the other.
         matmul: the precision of products with weights; `precision`, that of values.
         profile: whether to record what each thread does.
+        rows_of: makes the rows of steps in reports, before the steps are forgotten.
+
+    Attributes:
+        statistics, times: of all runs, and `threads`, what each thread did, where that is recorded.
+        steps, plans:      of all runs; `numbers`, those of `numbers_of` each plan's nodes.
     """
 
     def __init__(
@@ -73,15 +73,17 @@ class Executor:
         matmul: str = FULL,
         profile: bool = False,
         precision: str = FULL,
+        rows_of: Callable[[Sequence[StepRun]], list[Any]] = lambda steps: [],
     ) -> None:
+        self._rows_of = rows_of
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []
-        self._numbers: list[bytes] = []
-        self._device = device
+        self.numbers: list[bytes] = []
+        self.device = device
         self._dtype = dtype
-        self._matmul = matmul
-        self._precision = precision
+        self.matmul = matmul
+        self.precision = precision
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
         self._policy = policy
@@ -101,15 +103,15 @@ class Executor:
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._only: RestingRun | None = None  # the run, as long as it is the graph's only one
         self._recording: RecordedStages | None = None  # of that run, when it is another graph's too
-        self._ended: list[StepRecord] = []
+        self._ended: list[Any] = []  # rows of forgotten steps
         self._ending: list[StepRun] = []
-        self._times: list[RunTimes] = []
-        self._threads: list[ThreadSpan] | None = [] if profile else None
+        self.times: list[RunTimes] = []
+        self.threads: list[ThreadSpan] | None = [] if profile else None
 
     @property
     def _stream(self) -> Stream:
         """The device's stream in the running thread, which kernels use too."""
-        return stream_of(self._device)
+        return stream_of(self.device)
 
     def run(self, request: Request) -> None:
         """Compute nodes, none computed yet; then backward from the loss, if there is one.
@@ -134,7 +136,7 @@ class Executor:
             room = self._pool.room_bytes
             raise advised(error, request, self._planned_use, room) from error
         except MemoryError as error:
-            if not self._device.is_cuda:
+            if not self.device.is_cuda:
                 raise
             raise refused(error, "what it computes with", self._stream.label) from error
 
@@ -155,7 +157,7 @@ class Executor:
                 replace(
                     plan.use(self._dtype.itemsize, self._arenas.num_bytes)(),
                     parameter_bytes=parameter_bytes(plan.preparation.steps),
-                    gradient_bytes=gradient_bytes(plan.memory.backward, device or self._device),
+                    gradient_bytes=gradient_bytes(plan.memory.backward, device or self.device),
                 ),
             )
         finally:
@@ -167,7 +169,7 @@ class Executor:
 
     def _try(self, request: Request, plan: RunPlan | None = None) -> None:
         begin = time.perf_counter()
-        self._device.use()
+        self.device.use()
         loss = request.loss
         self._run = run = Run(len(self.steps), len(self.plans), len(self._arenas))
         run.first = run.steps if loss is None else 0
@@ -187,19 +189,19 @@ class Executor:
                 step.planned = len(self.plans) + step.planned[0], step.planned[1]
             self.steps += plan.preparation.steps
             self.plans += plan.preparation.plans
-            self._numbers += plan.preparation.numbers
+            self.numbers += plan.preparation.numbers
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
             with (
-                parallel.one_blas_thread(), np.errstate(all="ignore"), multiplying(self._matmul),
-                nullcontext() if self._threads is None else recording(self._threads),
+                parallel.one_blas_thread(), np.errstate(all="ignore"), multiplying(self.matmul),
+                nullcontext() if self.threads is None else recording(self.threads),
             ):  # fmt: skip
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
                 started = time.perf_counter()
                 self._run_stages(stages, arena)
-                run.kernel_seconds = _seconds_since(started)
+                run.kernel_seconds = seconds_between(started, time.perf_counter())
             self._differentiated = [
                 step for stage in stages for step in stage.steps if stage.is_backward or step.fused
             ]
@@ -214,7 +216,7 @@ class Executor:
     def memory_use(self) -> MemoryUse:
         """The memory of the run that held most so far."""
         use = self._memory_use()
-        if self._device.is_cuda:
+        if self.device.is_cuda:
             use = replace(use, tables_bytes=self._fullest.uploaded_bytes)
         return use
 
@@ -228,7 +230,7 @@ class Executor:
             BackendError, OutOfMemory: the device failed. The graph is as it was before the run; of
                 parameters whose gradient may be half added it is forgotten.
         """
-        self._device.use()
+        self.device.use()
         try:
             self._end(add_gradients)
         except BaseException:
@@ -245,9 +247,10 @@ class Executor:
     def _end(self, add_gradients: bool) -> None:
         if add_gradients:
             begin = time.perf_counter()
-            with multiplying(self._matmul):
+            with multiplying(self.matmul):
                 self._commits.add_last(self._differentiated, self._run.stashed)
-            self.statistics.kernel_seconds += _seconds_since(begin)
+            seconds = seconds_between(begin, time.perf_counter())
+            self.statistics.kernel_seconds += seconds
         self.flush()
         self._run.uploaded_bytes = self._stream.uploaded_bytes - self._run.uploaded_before
 
@@ -258,25 +261,11 @@ class Executor:
     def repeated(self) -> RepeatedRun:
         """The last run, which is the only one and has no loss, to be done again."""
         assert self._last is not None
-        return RepeatedRun(self._last, self._arenas, self.statistics, self._matmul, self._device)
+        return RepeatedRun(self._last, self._arenas, self.statistics, self.matmul, self.device)
 
-    def rows(self) -> list[StepRecord]:
-        return self._ended + rows_of(self.steps)
-
-    def record(self, built_from: float) -> RunRecord:
-        """The record of all runs for reports; `built_from` is the time when the graph was made."""
-        return RunRecord(
-            self.statistics,
-            self.plans,
-            self._numbers,
-            self.rows(),
-            self._times,
-            built_from,
-            self._device.is_cuda,
-            self._threads,
-            self._matmul,
-            self._precision,
-        )
+    def rows(self) -> list[Any]:
+        """The rows of all steps in reports."""
+        return self._ended + self._rows_of(self.steps)
 
     def close(self) -> None:
         """Give the arenas back to the pool. Plans, statistics and the report stay."""
@@ -302,7 +291,7 @@ class Executor:
     def _plan_or_resting(self, request: Request) -> RunPlan:
         """The plan of the run; of one that rests, where the graph's first is like it."""
         self._only = self._recording = None
-        is_first = not (self.steps or self.plans or self.is_observed or self._device.is_cuda)
+        is_first = not (self.steps or self.plans or self.is_observed or self.device.is_cuda)
         if request.loss is None or request.limit is not None or not is_first:
             return self._plan(request)
         (part,) = request.parts(1)
@@ -314,22 +303,22 @@ class Executor:
             self._only = None if key is None else RestingRun(key, plan)
             return plan
         plan = resting.of(part.nodes)
-        if self._threads is None and not reason():  # C runs, and nobody asks who does what
+        if self.threads is None and not reason():  # C runs, and nobody asks who does what
             if resting.recording is None:
-                resting.recording = RecordedStages(self._device, resting.parameters)
+                resting.recording = RecordedStages(self.device, resting.parameters)
             self._recording = resting.recording
         self._run.preparation, self._only = plan.preparation, resting
         return plan
 
     def _settings(self) -> Hashable:
         """The settings of graph and kernels that plans follow from."""
-        precisions = self._dtype.char, self._matmul, self._precision
+        precisions = self._dtype.char, self.matmul, self.precision
         return self._policy, precisions, self._trains, settings()
 
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
         kept = {node.index for node in request.kept}
         maker = self._maker
-        if device is not None and device is not self._device:
+        if device is not None and device is not self.device:
             maker = StepMaker(self._dtype, device, self._policy)
         return self._planner.plan(
             lambda count: maker.prepare(request.parts(count), kept),
@@ -372,7 +361,7 @@ class Executor:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
             self._stages.run(stage, arena)
-            if self._precision != FULL and not stage.is_backward:
+            if self.precision != FULL and not stage.is_backward:
                 assert self._run.memory is not None
                 rounded = self._run.memory.graph.rounded
                 for step in stage.steps:
@@ -394,7 +383,7 @@ class Executor:
         run.stashed.put_back()
         run.claim.release()
         run.preparation.forget()
-        del self.steps[run.steps :], self.plans[run.plans :], self._numbers[run.plans :]
+        del self.steps[run.steps :], self.plans[run.plans :], self.numbers[run.plans :]
         self._differentiated = []
         self._only = self._recording = None
         run.put_gradients_back()
@@ -410,11 +399,11 @@ class Executor:
             self._arenas.give(self._run.scratch)
             self._run.scratch = None
         if self._run.times is not None:
-            self._times.append(self._run.times)
+            self.times.append(self._run.times)
         statistics = self.statistics
         changed = self.steps[self._run.first :]
         # With a backward, earlier steps are counted anew. A queue counts its launches itself.
-        statistics.count(new, changed, not self._run.first, not self._device.is_cuda)
+        statistics.count(new, changed, not self._run.first, not self.device.is_cuda)
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
         statistics.compile_seconds += self._run.compile_seconds
@@ -422,8 +411,3 @@ class Executor:
             free(self._run.memory)
             self._last, self._run.memory = self._run.memory, None
         statistics.host_seconds += time.perf_counter() - begin
-
-
-def _seconds_since(begin: float) -> float:
-    end = time.perf_counter()
-    return end - begin - seconds_compiling(begin, end)

@@ -25,7 +25,7 @@ def structure_of_runs(numbers: Sequence[bytes]) -> Structure:
         read = [joined.get(i, i) for i in read]
         if signature_type(signature) is RegionNode:
             joined[index] = index = signature = joined_signature(signature)
-            phases[index] = _phase(signature)
+            phases[index] = -1 - signature
             read = [i for i in read if i != index]
         elif index in signatures:
             continue  # it ran again, to have a value of its own
@@ -42,11 +42,8 @@ def structure_of_runs(numbers: Sequence[bytes]) -> Structure:
 
 
 def joined_signature(signature: int) -> int:
+    """The signature that all regions of a phase have, a negative integer."""
     return -1 - int(dict(signature_parts(signature))["phase"])
-
-
-def _phase(joined: int) -> int:
-    return -1 - joined
 
 
 def _nodes(numbers: Sequence[bytes]) -> Iterator[tuple[int, int, list[int]]]:
