@@ -17,8 +17,10 @@ from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS, weight_fil
 from dynbatch.models.pretrained.match import Match
 from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
+from dynbatch.tasks.document_tuning import DocumentTuning
+from dynbatch.tasks.registry import load_task
 from dynbatch.text import copy_tokenizer
-from dynbatch.train.checkpoint import MODEL, OPTIMIZER, save_checkpoint
+from dynbatch.train.checkpoint import MODEL, OPTIMIZER, read_checkpoint, save_checkpoint
 from dynbatch.train.progress import COLUMNS
 from dynbatch.train.run_folder import BEST, model_file
 
@@ -40,10 +42,11 @@ from and to:
   weights.safetensors, or a run's   weights.pt, .pth, .bin
 
   A folder of Hugging Face has config.json and model.safetensors, whole or in
-  parts; its family is BERT, RoBERTa, GPT-2, Llama, T5 or Marian. The tokenizer
-  of a folder goes along. PyTorch's formats need PyTorch (pip install torch),
-  and are read as tensors alone. Parts of a large model are read by their index,
-  such as pytorch_model.bin.index.json.
+  parts; its family is BERT, GPT-2, Llama, T5, Marian or their kin. The tokenizer
+  of a folder goes along, and LoRA's matrices are merged into the weights.
+  PyTorch's formats need PyTorch (pip install torch), and are read as tensors
+  alone. Parts of a large model are read by their index, such as
+  pytorch_model.bin.index.json.
 
 values:
   They stay what they are, to the bit. In a checkpoint of dynbatch they are
@@ -124,7 +127,8 @@ def _export(source: Path, target: Path, options: argparse.Namespace) -> None:
             "  fix:  give another folder"
         )
     _require_free(options.overwrite, target / CONFIG, file)
-    model = load_pretrained(source)
+    is_tuned = read_checkpoint(source).extra.get("task") == DocumentTuning.name
+    model = load_task(source).model if is_tuned else load_pretrained(source)
     if adapters_of(model):
         merge_adapter(model)
         print(f"{source}: its adapter is merged into the weights")

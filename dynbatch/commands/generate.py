@@ -49,12 +49,12 @@ depend on the others.
 """
 MORE = """\
 model:
-  A folder in the layout of Hugging Face (GPT-2, Llama, T5, Marian; BERT and
-  RoBERTa that classify texts), or a checkpoint of dynbatch, or a run's folder,
-  whose best checkpoint is taken. Nothing in it is executed. A checkpoint
-  of your own model needs --loader package.module:function, such as network:load
-  for load in network.py of this folder; load(path) returns (model, tokenizer,
-  GenerationConfig).
+  A folder in the layout of Hugging Face (GPT-2, Llama, Mistral, Qwen, Gemma,
+  T5, Marian, BART; BERT and RoBERTa that classify texts), or a checkpoint of
+  dynbatch, or a run's folder, whose best checkpoint is taken. Nothing in it is
+  executed. A checkpoint of your own model needs --loader
+  package.module:function, such as network:load for load in network.py of this
+  folder; load(path) returns (model, tokenizer, GenerationConfig).
 
 prompts:
   Arguments; else the lines of --file; else those of standard input, which are

@@ -15,16 +15,10 @@ from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import ArgumentError, CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.kernels.runtime.precision import FULL
-from dynbatch.models.pretrained import (
-    GPT2,
-    T5,
-    BertForClassification,
-    Llama,
-    Marian,
-    PretrainedModel,
-    load_pretrained,
-)
+from dynbatch.models import pretrained
+from dynbatch.models.pretrained import BertForClassification, PretrainedModel, load_pretrained
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
+from dynbatch.models.pretrained.language import CausalModel, TextToTextModel
 from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
@@ -33,7 +27,12 @@ from dynbatch.text.folder import load_tokenizer
 from dynbatch.train import read_checkpoint
 from dynbatch.train.run_folder import model_file
 
-FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
+FAMILIES = {
+    name: one
+    for one in vars(pretrained).values()
+    if isinstance(one, type) and issubclass(one, CausalModel | TextToTextModel)
+    for name in one.config_type.model_types
+}
 """Families that write text, by the model_type of config.json."""
 
 
@@ -178,7 +177,7 @@ def _of_checkpoint(path: Path, tokenizer: str | None, dtype: str) -> TextModel |
         if type(model) not in FAMILIES.values():
             raise CheckpointError(
                 f"{path}: a {type(model).__name__}, which writes no text.\n"
-                "  rule: GPT-2, Llama, T5 and Marian write, BERT and RoBERTa classify texts\n"
+                "  rule: decoders, T5, Marian and BART write, BERT and RoBERTa classify texts\n"
                 f"  fix:  use it from Python: load_pretrained({str(path)!r})"
             )
         is_there = (folder / "generation_config.json").exists()

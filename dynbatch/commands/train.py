@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.tasks.classification import Classification
+from dynbatch.tasks.document_tuning import DocumentTuning
 from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.forms import FORMS, task_of
+from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.learning import begun, learn, parts_of
 from dynbatch.tasks.options import add_options as add_settings
 from dynbatch.tasks.options import flag_of
@@ -37,6 +39,7 @@ folder that can be stopped at any moment, and goes on with --resume.
   dynbatch train poems.txt
   dynbatch train pairs.tsv --output runs/pairs --epochs 10 --device cuda
   dynbatch train labels.tsv --from minilm
+  dynbatch train poems.txt --from smollm2 --lora 8
   dynbatch train --output runs/pairs --resume --epochs 20
 """
 _SHOWN = "\n".join(
@@ -196,13 +199,16 @@ def _fine_tuned(kind: type[Task]) -> type[Task]:
     """The task of a file where `--from` names a model to begin from.
 
     Raises:
-        DataError: the file is not one of texts with a label.
+        DataError: the file is neither of documents nor of texts with a label.
     """
+    if issubclass(kind, DocumentWriter):
+        return DocumentTuning
     if kind in (Classification, FineTuning):
         return FineTuning
     raise DataError(
         f"--from: the file is for {kind.name}.\n"
-        f"  rule: a published encoder is fine-tuned on {Classification.form}\n"
+        f"  rule: a published encoder is fine-tuned on {Classification.form}; a causal model on "
+        f"{DocumentWriter.form}\n"
         "  fix:  leave --from out, or give such a file"
     )
 
@@ -269,9 +275,11 @@ def introduce(task: Task, parts: Parts, settings: TaskSettings) -> None:
         print(f"warning: {told}", file=sys.stderr)
     for label, line in zip(["tokens", ""], task.tokens([*parts.dev, *parts.test]), strict=False):
         print(fill(line, COLUMNS, initial_indent=f"{label:<10}", subsequent_indent=" " * 10))
+    trained = sum([p.size for p in task.model.parameters() if not p.frozen])
+    part = f" ({trained:,} trained)" * (not task.saves_frozen)
     print(
-        f"model     {task.name}, {task.model.num_parameters():,} parameters; {place(settings)}; "
-        f"epochs: {settings.epochs}; {settings.output}",
+        f"model     {task.name}, {task.model.num_parameters():,} parameters{part}; "
+        f"{place(settings)}; epochs: {settings.epochs}; {settings.output}",
         flush=True,
     )
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch.backend import Array
+from dynbatch.errors import ArgumentError
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
 
 
@@ -54,6 +56,11 @@ class DocumentTokenizer:
         """The id around documents: the last."""
         return len(self._units)
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ids that end a document: the mark."""
+        return (self.mark,)
+
     def encode(self, text: str) -> Array:
         """The mark and a text's tokens, (T + 1,) int64: the beginning of a document."""
         return np.append([self.mark], self._units.encode(text))
@@ -65,6 +72,46 @@ class DocumentTokenizer:
     def decode(self, ids: ArrayLike) -> str:
         tokens = np.asarray(ids)
         return self._units.decode(tokens[tokens != self.mark])
+
+
+class PublishedTokenizer:
+    """The ids of documents by the tokenizer of a published model, between its marks.
+
+    Args:
+        tokenizer: one of `dynbatch.text.folder.load_tokenizer`.
+        begin:     the id before a document.
+        ends:      ids that end one; the first stands behind a document.
+    """
+
+    def __init__(self, tokenizer: Any, begin: int, ends: tuple[int, ...]) -> None:
+        self.begin, self.ends = begin, ends
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> Array:
+        """The first mark and a text's tokens, (T + 1,) int64: the beginning of a document."""
+        return np.append([self.begin], self._tokenizer.encode(text, special=False))
+
+    def whole(self, text: str) -> Array:
+        """A document's tokens between the marks, (T + 2,) int64."""
+        return np.append(self.encode(text), self.ends[0])
+
+    def decode(self, ids: ArrayLike) -> str:
+        text: str = self._tokenizer.decode(ids)
+        return text
+
+
+def refuse_whole_overlap(overlap: int, longest: int) -> None:
+    """Check that a piece predicts something beside what it shares with the one before.
+
+    Raises:
+        ArgumentError: it does not.
+    """
+    if overlap >= longest:
+        raise ArgumentError(
+            f"--overlap {overlap} with --longest {longest}: a piece would predict nothing.\n"
+            "  rule: --overlap is below --longest, and below the most tokens that the model reads\n"
+            f"  fix:  --overlap {longest // 4}"
+        )
 
 
 def pieces(ids: Array, longest: int, overlap: int) -> Iterator[Piece]:

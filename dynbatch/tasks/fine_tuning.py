@@ -14,11 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.precision import FULL
-from dynbatch.models.lora.adapting import add_adapter
-from dynbatch.models.lora.config import ALL_LINEAR, LoraConfig
 from dynbatch.models.predict import predict
 from dynbatch.models.pretrained import (
     BertForClassification,
@@ -29,28 +26,23 @@ from dynbatch.models.pretrained.folder import CONFIG, file_of, read_json
 from dynbatch.models.pretrained.roberta import RobertaConfig
 from dynbatch.nodes.node import Node
 from dynbatch.optim import AdamW, Optimizer
-from dynbatch.tasks.options import above_zero, option, passes, share
+from dynbatch.tasks.options import option, passes, share
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import Parts, TextCoder, damaged_description
 from dynbatch.tasks.text_labelling import LabelledIds, TextLabelling, labels_of
+from dynbatch.tasks.tuning import TuningSettings, adapt, fitted_steps, folder_to_begin_from
 from dynbatch.text import LabelledText
 from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.train import CheckpointInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(TaskSettings):
+class FineTuningSettings(TuningSettings, TaskSettings):
     """Settings of the fine-tuning of an encoder."""
 
     from_: str | None = option(None, "folder of the BERT, MiniLM or RoBERTa to begin from", str)
-    lora: int | None = option(
-        None, "rank of the matrices that LoRA trains beside its weights (all weights are trained)"
-    )
     epochs: int = option(4, "passes over the data", passes)
     batch_size: int = option(16, "texts in a mini-batch")
-    lr: float = option(1e-4, "peak of AdamW's learning rate", above_zero)
-    warmup: int = option(20, "updates until the peak, then a cosine (a tenth of all, at most 20)")
-    clip: float = option(1.0, "largest norm of the gradient", above_zero)
     dropout: float = option(0.1, "probability that a feature is dropped while training", share)
 
 
@@ -86,14 +78,11 @@ class FineTuning(TextLabelling):
         labels = labels_of(parts.train)
         if settings.resume and settings.output is not None:  # the run has a model of its own
             return cls(load_tokenizer(settings.output), labels, load_pretrained(settings.output))
-        if settings.from_ is None:
-            raise DataError(
-                "--task fine-tuning: of which model?\n"
-                "  rule: --from FOLDER is a BERT, MiniLM or RoBERTa, with its tokenizer\n"
-                "  fix:  --from minilm, after hf download "
-                "sentence-transformers/all-MiniLM-L6-v2 --local-dir minilm"
-            )
-        folder = Path(settings.from_)
+        folder = folder_to_begin_from(
+            settings, cls.name, "--from FOLDER is a BERT, MiniLM or RoBERTa, with its tokenizer",
+            "--from minilm, after hf download sentence-transformers/all-MiniLM-L6-v2 "
+            "--local-dir minilm",
+        )  # fmt: skip
         kind = read_json(file_of(folder, CONFIG)).get("model_type")
         family, new = BertForClassification, ["classifier.{}"]
         if kind in RobertaConfig.model_types:
@@ -102,15 +91,7 @@ class FineTuning(TextLabelling):
             folder, new=new, id2label=dict(enumerate(labels)), classifier_dropout=None,
             hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout,
         )  # fmt: skip
-        if settings.lora is not None:
-            add_adapter(
-                model,
-                LoraConfig(
-                    r=settings.lora, lora_alpha=2 * settings.lora, lora_dropout=settings.dropout,
-                    target_modules=ALL_LINEAR, task_type="SEQ_CLS",
-                    base_model_name_or_path=settings.from_,
-                ),
-            )  # fmt: skip
+        adapt(model, settings.lora, settings.dropout, str(settings.from_), "SEQ_CLS")
         tokenizer = load_tokenizer(folder)
         if settings.output is not None:
             copy_tokenizer(folder, settings.output)
@@ -118,11 +99,7 @@ class FineTuning(TextLabelling):
 
     @classmethod
     def fitted(cls, texts: Sequence[Any], settings: FineTuningSettings) -> dict[str, Any]:
-        """A warm-up of a tenth of the updates, where these are few; larger steps with LoRA, as its
-        matrices begin from nothing."""
-        updates = settings.epochs * -(-len(texts) // settings.batch_size)
-        steps = {} if settings.lora is None else {"lr": 10 * settings.lr}
-        return {"warmup": min(settings.warmup, max(1, updates // 10)), **steps}
+        return fitted_steps(settings.epochs * -(-len(texts) // settings.batch_size), settings)
 
     @property
     def num_ids(self) -> int:

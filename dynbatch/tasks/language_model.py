@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import log
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -28,12 +28,18 @@ from dynbatch.padding import padded_peak
 from dynbatch.padding.padded_model import lengthened
 from dynbatch.padding.targets import ignored_after
 from dynbatch.tasks.baselines import compressed_bits
-from dynbatch.tasks.documents import DocumentTokenizer, Piece, pieces
+from dynbatch.tasks.documents import (
+    DocumentTokenizer,
+    Piece,
+    pieces,
+    refuse_whole_overlap,
+)
 from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import (
     Batches,
     Parts,
+    TextCoder,
     WritingTask,
     checked_description,
     damaged_description,
@@ -46,25 +52,31 @@ from dynbatch.train.checkpoint_file import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelSettings(TaskSettings):
+class DocumentSettings(TaskSettings):
+    """Settings of tasks whose examples are documents."""
+
+    batch_size: int = option(32, "")  # of no use: max_tokens says how large a mini-batch is
+    max_tokens: int = option(1024, "tokens in a mini-batch, of documents as they come")
+    longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
+    overlap: int = option(256, "tokens of a cut document that are read once more", not_negative)
+    samples: int = option(3, "documents made up after each epoch", not_negative)
+    sample_length: int = option(200, "most tokens of each")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings(DocumentSettings):
     """The settings of a language model; `DocumentWriter` says how the usual ones were chosen."""
 
     units: str = option(
         "auto", "a token is: bytes, characters", one_of("auto", "bytes", "characters")
     )
     epochs: int = option(5, "passes over the data (by its size, 1 to 40)", passes)
-    batch_size: int = option(32, "")  # of no use: max_tokens says how large a mini-batch is
-    max_tokens: int = option(1024, "tokens in a mini-batch, of documents as they come")
-    longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
-    overlap: int = option(256, "tokens of a cut document that are read once more", not_negative)
     width: int = option(128, "features of a token")
     layers: int = option(4, "layers")
     heads: int = option(4, "heads of attention")
     dropout: float = option(0.0, "probability that a feature is dropped while training", share)
     lr: float = option(2e-3, "peak of AdamW's learning rate", above_zero)
     clip: float = option(1.0, "largest norm of the gradient", above_zero)
-    samples: int = option(3, "documents made up after each epoch", not_negative)
-    sample_length: int = option(200, "most tokens of each")
 
 
 class DocumentWriter(WritingTask):
@@ -87,12 +99,17 @@ class DocumentWriter(WritingTask):
     name = "language-model"
     is_bounded = True
     form = "text with blank lines, or lines of one %, between documents; else a document a line"
-    Settings = LanguageModelSettings
+    Settings: ClassVar[type[DocumentSettings]] = LanguageModelSettings
 
-    def __init__(self, model: GPT, tokenizer: DocumentTokenizer, kept: dict[str, Any]) -> None:
-        self.model: GPT = model
+    def __init__(self, model: Any, tokenizer: Any, kept: dict[str, Any]) -> None:
+        self.model = model
         self.tokenizer = tokenizer
         self._kept = kept
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that the model reads of a piece."""
+        return int(self.model.positions)
 
     @classmethod
     def read(cls, path: str | Path, settings: LanguageModelSettings) -> list[str]:
@@ -120,13 +137,7 @@ class DocumentWriter(WritingTask):
                 "  rule: each head has an even number of features\n"
                 f"  fix:  --width {-(-settings.width // step) * step}"
             )
-        if settings.overlap >= settings.longest:
-            raise ArgumentError(
-                f"--overlap {settings.overlap} with --longest {settings.longest}: a piece would "
-                "predict nothing.\n"
-                "  rule: --overlap is below --longest\n"
-                f"  fix:  --overlap {settings.longest // 4}"
-            )
+        refuse_whole_overlap(settings.overlap, settings.longest)
         tokenizer = DocumentTokenizer(_alphabet(parts, settings.units))
         model = GPT(
             len(tokenizer), settings.longest, settings.width, settings.layers, settings.heads,
@@ -149,13 +160,14 @@ class DocumentWriter(WritingTask):
 
     def examples(self, texts: Sequence[str]) -> list[Piece]:
         """All documents in pieces; most are one."""
-        longest, overlap = self.model.positions, self._kept["overlap"]
+        longest, overlap = self.longest, self._kept["overlap"]
         wholes = [self.tokenizer.whole(text) for text in texts]
         return [piece for ids in wholes for piece in pieces(ids, longest, overlap)]
 
-    def loss(self, graph: Graph, model: GPT, example: Piece) -> Node:
+    def loss(self, graph: Graph, model: Any, example: Piece) -> Node:
         """Cross-entropy of one piece, summed over what it predicts."""
-        return model.loss(graph, example.ids, example.context)
+        loss: Node = model.loss(graph, example.ids, context=example.context)
+        return loss
 
     def num_tokens(self, example: Piece) -> int:
         return example.num_predicted
@@ -167,7 +179,7 @@ class DocumentWriter(WritingTask):
         """AdamW with the usual settings of GPTs."""
         return AdamW(self.model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1)
 
-    def padded_bytes(self, precision: str = FULL) -> Callable[[Sequence[Piece]], int]:
+    def padded_bytes(self, precision: str = FULL) -> Callable[[Sequence[Piece]], int] | None:
         peak = padded_peak(
             self.model, self.model.loss, padded_piece, partial(padded_loss, self.model), precision
         )
@@ -218,10 +230,10 @@ class DocumentWriter(WritingTask):
         """
         if not count:
             return []
-        mark = self.model.mark
         ((*samples,),) = generate(
-            self.model, [[mark]], max_new_tokens=length, eos_token_id=mark, do_sample=True,
-            num_return_sequences=count, seed=int(rng.integers(1 << 32)),
+            self.model, [self.tokenizer.encode("")], max_new_tokens=length,
+            eos_token_id=self.tokenizer.ends, do_sample=True, num_return_sequences=count,
+            seed=int(rng.integers(1 << 32)),
         )  # fmt: skip
         return [self.tokenizer.decode(one.tokens) for one in samples]
 
@@ -256,13 +268,14 @@ class DocumentWriter(WritingTask):
         )  # fmt: skip
         return cls(model, tokenizer, {name: description[name] for name in _KEPT})
 
-    def coder(self) -> DocumentTokenizer:
+    def coder(self) -> TextCoder:
         """Text as the beginning of a document: its tokens stand behind the mark."""
-        return self.tokenizer
+        coder: TextCoder = self.tokenizer
+        return coder
 
     def generation(self) -> GenerationConfig:
         return GenerationConfig(
-            max_new_tokens=self.model.positions, eos_token_id=(self.model.mark,), do_sample=True
+            max_new_tokens=self.longest, eos_token_id=self.tokenizer.ends, do_sample=True
         )
 
 

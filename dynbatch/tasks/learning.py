@@ -59,8 +59,10 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
     if settings.data_changed:
         share = earlier.unknown(parts.train)
         print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
-    elif not info.extra.get(DATA_CHANGED) and (
-        said := earlier.differences(kind.begin(parts, settings))
+    elif (
+        not info.extra.get(DATA_CHANGED)
+        and earlier.vocabularies()  # without any, no second model is made to compare them
+        and (said := earlier.differences(kind.begin(parts, settings)))
     ):
         raise CheckpointError(
             f"{settings.checkpoint}: the data gives other vocabularies than when the run was "
@@ -131,7 +133,7 @@ def learn(
         validate=validate if dev else None, higher_is_better=task.higher_is_better,
         patience=settings.patience if dev else None, other_data={"the development set": dev},
         random_state=rng, padded_bytes=task.padded_bytes(settings.precision),
-        accumulate=settings.accumulate, watch=settings.watch,
+        accumulate=settings.accumulate, watch=settings.watch, save_frozen=task.saves_frozen,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 
 from dynbatch.errors import CheckpointError
 from dynbatch.tasks.classification import Classification
+from dynbatch.tasks.document_tuning import DocumentTuning
 from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.learning import described
@@ -16,7 +17,8 @@ from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
 from dynbatch.train.run_folder import model_file
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (DocumentWriter, Translator, Classification, FineTuning, Tagging)
+    task.name: task
+    for task in (DocumentWriter, DocumentTuning, Translator, Classification, FineTuning, Tagging)
 }
 """By name, as `--task` and checkpoints give it."""
 

@@ -73,6 +73,11 @@ class Task(ABC):
     is_bounded: ClassVar[bool] = False
     model: Any
 
+    @property
+    def saves_frozen(self) -> bool:
+        """Whether checkpoints have the parameters that are not trained, too."""
+        return True
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.model.num_parameters():,} parameters)"
 

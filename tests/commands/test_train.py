@@ -180,10 +180,10 @@ def test_a_run_that_was_interrupted_goes_on_elsewhere_to_the_same_bits(capsys, m
     assert main(["train", "poem.txt", "--output", "whole", *TEXT, "--dropout", "0.1"]) == 0
     loss, calls = GPT.loss, iter(range(10_000))
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         if next(calls) == 70:
             raise KeyboardInterrupt
-        return loss(*arguments)
+        return loss(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(GPT, "loss", interrupted)

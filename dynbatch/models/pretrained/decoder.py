@@ -263,9 +263,9 @@ class CausalDecoder(CausalModel):
         """The words' vectors times their factor, T ids -> (T, D)."""
         return self.word(graph, ids) * float(np.float32(self.config.word_scale))
 
-    def logits(self, graph: Owner, ids: ArrayLike) -> Node:
-        """(T, V) for the token after each of the T."""
-        logits, bound = super().logits(graph, ids), self.config.output_softcap
+    def predict(self, hidden: Node) -> Node:
+        """Logits of words for the last layer's values, (T, D) -> (T, V)."""
+        logits, bound = super().predict(hidden), self.config.output_softcap
         return logits if bound is None else F.tanh(logits / bound) * bound
 
     def tied(self) -> Mapping[str, str]:

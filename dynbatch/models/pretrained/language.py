@@ -38,19 +38,28 @@ class CausalModel(PretrainedModel):
     def __call__(self, graph: Owner, ids: ArrayLike) -> Node:
         """The last layer's values, normalised, (T, D)."""
 
+    def predict(self, hidden: Node) -> Node:
+        """Logits of words for the last layer's values, (T, D) -> (T, V)."""
+        return self.output(hidden)
+
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
-        return self.output(self(graph, ids))
+        return self.predict(self(graph, ids))
 
-    def loss(self, graph: Owner, ids: ArrayLike, reduction: str = "sum") -> Node:
+    def loss(
+        self, graph: Owner, ids: ArrayLike, reduction: str = "sum", *, context: int = 0
+    ) -> Node:
         """Cross-entropy in nats of all tokens but the first, each given those before it.
 
         Args:
             ids:       of the T tokens; what begins and ends a text is among them.
-            reduction: "sum", or "mean" over the T - 1 tokens.
+            reduction: "sum", or "mean" over the T - 1 - context tokens.
+            context:   of the T - 1 predictions so many are not counted, the first ones.
         """
         ids = as_ids(f"{type(self).__name__}.loss", ids)
-        return F.cross_entropy(self.logits(graph, ids[:-1]), ids[1:], reduction=reduction)
+        hidden = self(graph, ids[:-1])
+        logits = self.predict(hidden[context:] if context else hidden)
+        return F.cross_entropy(logits, ids[1 + context :], reduction=reduction)
 
 
 class TextToTextModel(PretrainedModel):
