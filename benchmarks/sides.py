@@ -91,8 +91,10 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def exchange(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
+    def exchange(
+        self, sent: Sequence[Any], received: Sequence[Any], is_of_all: bool = True
+    ) -> None:
         """Count an exchange, and make it."""
         self.exchanges += 1
         self.bytes += sum([each.nbytes for each in sent if each is not None])
-        self._transport.exchange(sent, received)
+        self._transport.exchange(sent, received, is_of_all)

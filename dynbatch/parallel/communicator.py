@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,6 +42,7 @@ class Communicator:
         rank: of this process.
         size: number of processes.
         kept: what is given back when it is closed, by callbacks.
+        device: as above.
 
     As a context it is closed at the end. If the block ends with an error, all other ranks are told
     so, and end with a `ParallelError` that names this one; unless the error's `on_all_ranks` says
@@ -61,7 +63,7 @@ class Communicator:
 
     def __init__(self, host: Transport | None = None, device: Transport | None = None) -> None:
         self._host = host
-        self._device = device
+        self.device = device
         self._pid = os.getpid()
         self.guard: RankGuard | None = None
         self.kept = ExitStack()
@@ -100,7 +102,7 @@ class Communicator:
         """
         _require_flat("reduce_scatter", array)
         if self.size > 1:
-            parts = [array[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            parts = _parts(array, bounds)
             self._sum(parts, parts[self.rank])
             flush(array)
 
@@ -122,7 +124,7 @@ class Communicator:
         """Fill the parts of all ranks from these, as `reduce_scatter` names them."""
         _require_flat("all_gather", array)
         if self.size > 1:
-            parts = [array[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            parts = _parts(array, bounds)
             self._exchange(array, [parts[self.rank]] * self.size, parts)
 
     def broadcast(self, *arrays: Array, root: int = 0) -> None:
@@ -132,14 +134,13 @@ class Communicator:
         for group in buckets(arrays):
             flat = joined(group)
             bounds = self.bounds(flat.size)
-            parts = [flat[bounds[r] : bounds[r + 1]] for r in range(self.size)]
-            none: list[Array | None] = [None] * self.size
+            parts, nothing = _parts(flat, bounds), [None] * self.size
             if self.rank == root:
-                self._exchange(flat, parts, none)
+                self._exchange(flat, parts, nothing)
             else:
-                received = none.copy()
-                received[root] = parts[self.rank]
-                self._exchange(flat, none, received)
+                part = parts[self.rank]
+                received = [part if r == root else None for r in range(self.size)]
+                self._exchange(flat, nothing, received)
             self.all_gather(flat, bounds)
             write_back(flat, group)
             flush(flat)
@@ -212,54 +213,50 @@ class Communicator:
 
     # The end --------------------------------------------------------------------------------------
 
-    def fail(self, message: str, rank: int | None = None) -> None:
+    def fail(self, message: str, rank: int | None = None, is_asked: bool = False) -> None:
         """Tell all other ranks that the run failed, and why: they end with a `ParallelError`.
 
         Args:
-            rank: the one that failed first; this one by default.
+            rank:     the one that failed first; this one by default.
+            is_asked: it ends by an exit status or Ctrl-C, and so may the others.
         """
-        self._fail(message, self.rank if rank is None else rank)
+        if os.getpid() == self._pid:
+            for transport in self._transports():  # others wait for the GPU's without a word
+                transport.fail(message, self.rank if rank is None else rank, is_asked)
 
     def fail_by(self, error: BaseException) -> None:
         """Tell all other ranks of an error that ends this one."""
         if isinstance(error, ParallelError):  # whoever waits for this rank learns what it was
-            self._fail(str(error), self.rank if error.rank is None else error.rank)
+            self.fail(str(error), error.rank)
         elif getattr(error, "on_all_ranks", False):
             pass
         elif isinstance(error, KeyboardInterrupt):
-            self._fail(f"rank {self.rank} was interrupted (Ctrl-C).", self.rank, is_asked=True)
+            self.fail(f"rank {self.rank} was interrupted (Ctrl-C).", is_asked=True)
         elif not isinstance(error, SystemExit):
-            self._fail(f"rank {self.rank} failed: {type(error).__name__}: {error}", self.rank)
+            self.fail(f"rank {self.rank} failed: {type(error).__name__}: {error}")
         elif error.code not in (None, 0):
             is_asked = isinstance(error.code, int) and error.code > 128  # by a signal
-            self._fail(f"rank {self.rank} ended with status {error.code}.", self.rank, is_asked)
-
-    def _fail(self, message: str, rank: int, is_asked: bool = False) -> None:
-        if os.getpid() == self._pid:
-            for transport in (
-                self._host,
-                self._device,
-            ):  # others wait for the second without a word
-                if transport is not None:
-                    transport.fail(message, rank, is_asked)
+            self.fail(f"rank {self.rank} ended with status {error.code}.", is_asked=is_asked)
 
     def interrupt(self, message: str, rank: int) -> None:
         """End the exchange that runs now, or the next one, by an error; from any thread."""
-        for transport in (self._device, self._host):
-            if transport is not None:
-                transport.interrupt(message, rank)
+        for transport in reversed(self._transports()):
+            transport.interrupt(message, rank)
+
+    def _transports(self) -> list[Transport]:
+        return [each for each in (self._host, self.device) if each is not None]
 
     def close(self) -> None:
         """End the connections; a second time, and in a forked process, it does nothing."""
         if os.getpid() != self._pid:
             return
-        if self._device is not None:  # its GPU may wait, until the guard ends that
-            self._device.close()
+        if self.device is not None:  # its GPU may wait, until the guard ends that
+            self.device.close()
         if self.guard is not None:
             self.guard.close()
         if self._host is not None:
             self._host.close()
-        self._device = self._host = self.guard = None
+        self.device = self._host = self.guard = None
         self.kept.close()
 
     @property
@@ -279,7 +276,7 @@ class Communicator:
         self.close()
 
     def __repr__(self) -> str:
-        engines = [each.name for each in (self._host, self._device) if each is not None]
+        engines = [each.name for each in self._transports()]
         by = f" by {' and '.join(engines)}" if engines else ""
         return f"Communicator(rank {self.rank} of {self.size}{by})"
 
@@ -304,7 +301,7 @@ class Communicator:
                 "  fix:  exchange inside the block"
             )
         device, host, rank = device_of(like), self._host, self.rank
-        transport = self._device if device.is_cuda else host
+        transport = self.device if device.is_cuda else host
         if transport is None or host is None:
             raise ParallelError(
                 f"{self!r} cannot move arrays of the {device.name}.\n"
@@ -313,18 +310,19 @@ class Communicator:
         device.use()
         out = [None if r == rank else each for r, each in enumerate(sent)]
         into = [None if r == rank else each for r, each in enumerate(received)]
-        nothing: list[Array | None] = [None] * self.size
+        nothing = [None] * self.size
         try:
-            if transport is host:
-                (host.exchange if is_of_all else host.exchange_between)(out, into)
-            else:
-                if is_of_all:
-                    host.exchange(nothing, nothing)  # which counts, and sees that ranks differ
-                transport.exchange(out, into)
+            if transport is not host and is_of_all:
+                host.exchange(nothing, nothing)  # which counts, and sees that ranks differ
+            transport.exchange(out, into, is_of_all)
         except ParallelError:
             if self.guard is not None:
                 self.guard.taken()
             raise
+
+
+def _parts(array: Array, bounds: Sequence[int]) -> list[Array]:
+    return [array[first:end] for first, end in pairwise(bounds)]
 
 
 def _require_flat(what: str, array: Array) -> None:

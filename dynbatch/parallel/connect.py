@@ -74,10 +74,12 @@ def _connected(transport: str | None, timeout: float, device: str) -> Communicat
     elif device == "cuda":
         _use_gpu(membership.local_rank)
     host = _host_transport(transport, membership, timeout)
-    communicator = Communicator(host) if host is None or device == "cpu" else joined_by_nccl(host)
+    communicator = Communicator(host)
     if host is not None:
         with ExitStack() as joining:  # the others learn why it could not
             joining.enter_context(communicator)
+            if device != "cpu":
+                communicator.device = joined_by_nccl(communicator)
             _guard(communicator, host)
             joining.pop_all()
     return communicator

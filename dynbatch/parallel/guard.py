@@ -159,12 +159,10 @@ class RankGuard:
             )  # fmt: skip
         return None
 
-    def _noted(self, kind: str, rank: int, message: str) -> LogEntry | None:
-        entry = LogEntry(kind, rank, message)
+    def _noted(self, kind: str, rank: int, message: str) -> LogEntry:
         if self._log is None:
-            return entry
-        self._log.add(kind, rank, message)
-        return self._log.failure() or entry  # another rank may have been first; no room for it
+            return LogEntry(kind, rank, message)
+        return self._log.note(kind, rank, message)
 
     def _react(self, failure: LogEntry) -> None:
         """Let the exchange end by an error, or where there is none, what Python does."""

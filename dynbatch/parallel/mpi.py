@@ -8,13 +8,12 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import PlaceInRun
-from dynbatch.parallel.transport import Buffer, Transport, bytes_of, unexpected
+from dynbatch.parallel.transport import Buffers, Transport, bytes_of, unexpected
 
 TAGS = (1 << 15) - 1
 """Exchanges of all have the tags from 1, so that ranks which differ get an error, and a message
@@ -48,14 +47,21 @@ class MpiTransport(Transport):
         super().__init__(self._joined.Get_rank(), self._joined.Get_size())
         self._moving: list[Any] = []  # with its buffers: MPI may go on after an error
 
-    def _move(
-        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
-        out = {r: bytes_of(each) for r, each in enumerate(sent) if each is not None}
-        into = {r: bytes_of(each) for r, each in enumerate(received) if each is not None}
-        with self._told():
-            self._moving = [self._joined.Isend(self._buffer(out[r]), r, number) for r in out]
-            self._wait(lambda: self._has_moved(number, into))
+    def _move(self, number: int, sent: Buffers, received: Buffers) -> None:
+        byte, send = self._mpi.BYTE, self._joined.Isend
+        out, into = [
+            {r: data for r, each in enumerate(buffers) if (data := bytes_of(each)) is not None}
+            for buffers in (sent, received)
+        ]
+        try:
+            self._moving = [send([data, byte], r, number) for r, data in out.items()]
+            start = time.perf_counter()
+            while not self._has_moved(number, into):
+                waited = time.perf_counter() - start
+                if waited > SPIN_SECONDS:
+                    time.sleep(min(waited / 100, LONGEST_SLEEP))
+        except self._mpi.Exception as error:
+            raise ParallelError(f"rank {self.rank}: MPI failed: {error}.") from error
         self._moving = []
 
     def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
@@ -87,25 +93,8 @@ class MpiTransport(Transport):
             length, theirs = status.Get_elements(self._mpi.BYTE), status.Get_tag()
             if (theirs, length) != (number, into[r].nbytes):
                 raise unexpected(r, length, theirs, into[r].nbytes, number)
-            self._moving.append(message.Irecv(self._buffer(into.pop(r))))
+            self._moving.append(message.Irecv([into.pop(r), self._mpi.BYTE]))
         return not into and bool(self._mpi.Request.Testall(self._moving))
-
-    def _buffer(self, data: Buffer) -> list[Any]:
-        return [data, self._mpi.BYTE]
-
-    def _wait(self, is_done: Callable[[], bool]) -> None:
-        start = time.perf_counter()
-        while not is_done():
-            waited = time.perf_counter() - start
-            if waited > SPIN_SECONDS:
-                time.sleep(min(waited / 100, LONGEST_SLEEP))
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except self._mpi.Exception as error:
-            raise ParallelError(f"rank {self.rank}: MPI failed: {error}.") from error
 
 
 def wait_until_read(descriptor: int) -> None:

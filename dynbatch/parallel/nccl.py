@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from dynbatch import backend
@@ -12,7 +11,7 @@ from dynbatch.cupy_types import device_address
 from dynbatch.errors import BackendError, ParallelError
 from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.parallel.communicator import Communicator
-from dynbatch.parallel.transport import Buffer, Transport
+from dynbatch.parallel.transport import Buffers, Transport
 
 
 class NcclTransport(Transport):
@@ -39,7 +38,7 @@ class NcclTransport(Transport):
         self._gpu = backend.device("cuda")
         self._ending = threading.Lock()
 
-    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+    def exchange(self, sent: Buffers, received: Buffers, is_of_all: bool = True) -> None:
         if self._failure is not None:
             raise self._failure
         for each in (*sent, *received):
@@ -87,23 +86,13 @@ class NcclTransport(Transport):
         self._joined.destroy()
 
 
-def joined_by_nccl(host: Transport) -> Communicator:
-    """Connect CuPy's current GPU to those of all other ranks, which a host transport joins.
+def joined_by_nccl(communicator: Communicator) -> NcclTransport:
+    """Connect CuPy's current GPU to those of all other ranks of a communicator.
 
     Raises:
         BackendError:  NCCL is not installed.
         ParallelError: NCCL refuses: two ranks with one GPU, say.
     """
-    communicator = Communicator(host)
-    try:
-        return Communicator(host, _joined(communicator))
-    except BaseException as error:
-        communicator.fail(f"rank {host.rank} failed: {type(error).__name__}: {error}")
-        communicator.close()
-        raise
-
-
-def _joined(communicator: Communicator) -> NcclTransport:
     nccl, rank, size = backend.nccl(), communicator.rank, communicator.size
     unique_id = communicator.broadcast_object(None if rank else nccl.get_unique_id())
     try:

@@ -63,6 +63,11 @@ class RunLog:
         with suppress(OSError):  # no room: ranks notice that connections end
             os.write(self.descriptor, json.dumps((kind, rank, message)).encode() + b"\n")
 
+    def note(self, kind: str, rank: int, message: str) -> LogEntry:
+        """Append a failure. Returns the first one, which may be another rank's."""
+        self.add(kind, rank, message)
+        return self.failure() or LogEntry(kind, rank, message)  # a full disk has no room for it
+
     def entries(self) -> list[LogEntry]:
         lines = os.pread(self.descriptor, LONGEST_LOG, 0).split(b"\n")[:-1]
         return [LogEntry(*json.loads(line)) for line in lines]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.run_log import ENDED, FAILED, LEFT, LOST, LogEntry, RunLog
-from dynbatch.parallel.transport import Buffer, Transport, bytes_of, unexpected
+from dynbatch.parallel.run_log import ENDED, FAILED, LEFT, LOST, RunLog
+from dynbatch.parallel.transport import Buffers, Transport, bytes_of, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange or BETWEEN, bytes that follow
 
@@ -45,12 +45,10 @@ class SocketTransport(Transport):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             peer.setblocking(False)
 
-    def _move(
-        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
+    def _move(self, number: int, sent: Buffers, received: Buffers) -> None:
         waiting = 0
         for r, peer in self._peers.items():
-            moving = _Moving(r, number, _bytes(sent[r]), _bytes(received[r]))
+            moving = _Moving(r, number, bytes_of(sent[r]), bytes_of(received[r]))
             if moving.events():
                 waiting += 1
                 self._selector.register(peer, moving.events(), moving)
@@ -79,9 +77,7 @@ class SocketTransport(Transport):
             )  # fmt: skip
         if failure is None:
             why = "it was killed, or ended its process at once"
-            lost = LogEntry(LOST, rank, f"rank {rank} ended without a word: {why}.")
-            self.log.add(*lost)
-            failure = self.log.failure() or lost  # a full disk has no room for it
+            failure = self.log.note(LOST, rank, f"rank {rank} ended without a word: {why}.")
         return ParallelError(failure.message, failure.rank)
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
@@ -168,7 +164,3 @@ def _received(peer: socket.socket, into: memoryview) -> int:
     if not count:
         raise ConnectionResetError("its connection ended")
     return count
-
-
-def _bytes(array: Buffer | None) -> memoryview | None:
-    return None if array is None else bytes_of(array)

@@ -13,6 +13,9 @@ Buffer = Any
 """A C-contiguous array of a transport's device; its bytes are moved."""
 
 
+Buffers = Sequence[Buffer | None]
+"""A buffer for each rank; None where nothing moves, as at a rank's own place."""
+
 BETWEEN = 0
 """The number of a message between two ranks. Exchanges of all ranks are counted from 1."""
 
@@ -42,44 +45,34 @@ class Transport:
         self._number = 0
         self._failure: ParallelError | None = None
 
-    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
-        """Send `sent[r]` to each rank r while `received[r]` is filled from it; None is nothing.
+    def exchange(self, sent: Buffers, received: Buffers, is_of_all: bool = True) -> None:
+        """Send `sent[r]` to each rank r while `received[r]` is filled from it.
 
-        What is received is there when it returns, and what was sent may be written to. All ranks
-        call it in one order. A rank's own places are None.
+        What is received is there when it returns, and what was sent may be written to.
+
+        Args:
+            is_of_all: all ranks call it, in one order. If not, those do for which there is
+                something, whatever the others do; what one sends to another is received in the
+                same order there.
 
         Raises:
             ParallelError: another rank failed or ended, or sent something else than is expected.
         """
-        self._number = 1 + self._number % self.numbers
-        self._exchange(self._number, sent, received)
-
-    def exchange_between(
-        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
-        """`exchange` between some ranks: others do not call it, and may do something else.
-
-        What a rank sends to another one is received in the same order there.
-
-        Raises:
-            ParallelError: as `exchange` does.
-        """
-        self._exchange(BETWEEN, sent, received)
-
-    def _exchange(
-        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
+        if is_of_all:
+            self._number = 1 + self._number % self.numbers
         if self._failure is not None:
             raise self._failure
         try:
-            self._move(number, sent, received)
+            self._move(self._number if is_of_all else BETWEEN, sent, received)
         except BaseException as error:  # what was under way may never be whole, or go on
-            self._failure = self._failure or cut_off(self.rank, error)
+            if self._failure is None:
+                self._failure = error if isinstance(error, ParallelError) else ParallelError(
+                    f"an exchange of rank {self.rank} was cut off by {type(error).__name__}, so "
+                    "that its connections are of no more use.", self.rank
+                )  # fmt: skip
             raise
 
-    def _move(
-        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
+    def _move(self, number: int, sent: Buffers, received: Buffers) -> None:
         raise NotImplementedError(f"{type(self).__name__}._move")
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
@@ -104,8 +97,8 @@ class Transport:
         raise NotImplementedError(f"{type(self).__name__}.close")
 
 
-def bytes_of(array: Buffer) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def bytes_of(array: Buffer | None) -> memoryview | None:
+    return None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> ParallelError:
@@ -126,13 +119,3 @@ def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> 
 
 def _shown(number: int) -> str:
     return "a message between the two" if number == BETWEEN else f"its exchange {number}"
-
-
-def cut_off(rank: int, error: BaseException) -> ParallelError:
-    """The error of a rank's next exchange, after this error ended one in its midst."""
-    if isinstance(error, ParallelError):
-        return error
-    return ParallelError(
-        f"an exchange of rank {rank} was cut off by {type(error).__name__}, so that its "
-        "connections are of no more use.", rank
-    )  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from dynbatch.parallel import Communicator
 from dynbatch.parallel.nccl import joined_by_nccl
 from tests.cuda.fake_cupy import nccl
 from tests.cuda.fake_cupy import settings as gpus
@@ -29,15 +30,9 @@ class Yielding:
         return getattr(self.transport, name)
 
     def exchange(self, *given):
-        self._yielding(self.transport.exchange, given)
-
-    def exchange_between(self, *given):
-        self._yielding(self.transport.exchange_between, given)
-
-    def _yielding(self, move, given):
         nccl.one_at_a_time.release()
         try:
-            move(*given)
+            self.transport.exchange(*given)
         finally:
             nccl.one_at_a_time.acquire()
 
@@ -47,7 +42,8 @@ def on_gpus(cp, size, do):
 
     def run(transport):
         with nccl.one_at_a_time, cp.cuda.Device(transport.rank):
-            with joined_by_nccl(Yielding(transport)) as communicator:
+            with Communicator(Yielding(transport)) as communicator:
+                communicator.device = joined_by_nccl(communicator)
                 return do(communicator)
 
     with ThreadPoolExecutor(size) as threads:

@@ -246,7 +246,7 @@ def test_what_is_launched_and_travels(cp, size):
         dense = moved([Parameter(np.zeros(each, np.float32)) for each in DENSE])
         tables = moved([Parameter(np.zeros(TABLE, np.float32)) for _ in range(2)])
         optimizer = optim.Adam(dense + tables).shard(communicator)
-        sent = count_messages(communicator, "_device")
+        sent = count_messages(communicator, "device")
         for number in (0, 1, 2):
             for each in dense:
                 each.grad = cp.zeros(each.shape, np.float32)

@@ -86,12 +86,12 @@ def test_nothing_is_exchanged_after_an_exchange_that_was_cut_off(monkeypatch):
     """MPI goes on with its messages, whose memory must stay."""
     pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
 
-    def interrupted(is_done):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     transport = joined_by_mpi(PlaceInRun())
     with monkeypatch.context() as patch:
-        patch.setattr(transport, "_wait", interrupted)
+        patch.setattr(transport, "_has_moved", interrupted)
         with pytest.raises(KeyboardInterrupt):
             transport.exchange([None], [None])
     with pytest.raises(ParallelError, match="rank 0 was cut off by KeyboardInterrupt"):

@@ -85,7 +85,7 @@ def test_what_is_queued_is_summed_and_what_is_queued_later_reads_the_sum(cp):
 def test_a_rank_that_waits_in_vain_is_interrupted(cp):
     def do(communicator):
         if communicator.rank == 0:
-            interrupt = communicator._device.interrupt
+            interrupt = communicator.device.interrupt
             threading.Timer(0.1, interrupt, ("rank 1 was killed.", 1)).start()
             communicator.all_reduce(cp.zeros(3, np.float32))
 
