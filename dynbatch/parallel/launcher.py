@@ -169,16 +169,9 @@ def _send_all(ranks: Sequence[_Rank], number: int) -> None:
 
 def _is_in_foreground() -> bool:
     """Whether Ctrl-C in a terminal reaches this process and its children."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _waited(

@@ -242,9 +242,10 @@ class _Links:
         """
         begun = time.perf_counter()
         after, before = self._communicator.rank + 1, self._communicator.rank - 1
-        header = length = values = gradient = None
+        header = length = flat = values = gradient = None
         if out is not None:
-            header = np.frombuffer(pickle.dumps((out.flat.dtype.str, out.shapes)), np.uint8)
+            flat = out.flat
+            header = np.frombuffer(pickle.dumps((flat.dtype.str, out.shapes)), np.uint8)
             length = np.array([header.size])
         coming = np.zeros(1, np.int64) if comes else None
         self._move({after: length}, {before: coming})
@@ -256,16 +257,14 @@ class _Links:
             values = _Values(np.empty(size, dtype), shapes)
         if due is not None:
             gradient = np.empty(due.num_elements, due.graph.dtype)
-        self._move(
-            {after: None if out is None else out.flat, before: back},
-            {before: None if values is None else values.flat, after: gradient},
-        )
+        received = {before: None if values is None else values.flat, after: gradient}
+        self._move({after: flat, before: back}, received)
         self.waited += time.perf_counter() - begun
         return values, gradient
 
     def _move(self, sent: Mapping[int, Array | None], received: Mapping[int, Array | None]) -> None:
-        self._communicator.exchange(_without_none(sent), _without_none(received))
-
-
-def _without_none(arrays: Mapping[int, Array | None]) -> dict[int, Array]:
-    return {rank: array for rank, array in arrays.items() if array is not None}
+        some = [
+            {rank: array for rank, array in arrays.items() if array is not None}
+            for arrays in (sent, received)
+        ]
+        self._communicator.exchange(*some)

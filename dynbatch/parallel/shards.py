@@ -81,11 +81,7 @@ def balanced(
 def _integers(costs: Sequence[float] | Array, longest: Array | None) -> tuple[Array, Array]:
     """(N,) and (N, K) int64: both in units of which the greatest number has `UNITS`."""
     numbers = np.asarray(costs, np.float64)
-    tops = (
-        np.zeros((len(numbers) if numbers.ndim else 0, 0))
-        if longest is None
-        else np.asarray(longest)
-    )
+    tops = np.zeros((len(numbers.ravel()), 0)) if longest is None else np.asarray(longest)
     both = np.concatenate([numbers.ravel(), tops.ravel()])
     fits = numbers.ndim == 1 and tops.ndim == 2 and len(tops) == len(numbers)
     if not fits or not np.isfinite(both).all() or (both < 0).any():

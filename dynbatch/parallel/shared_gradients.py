@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class SharedGradients:
         self._places: WeakKeyDictionary[Parameter, GradientPlace] = WeakKeyDictionary()
         self._have_memory = True
         self._number = 0
+        _in_use.add(self)
 
     def digest(self, parameters: Sequence[Parameter]) -> bytes:
         """Bytes that are equal on all ranks if the parameters have equal places on all of them.
@@ -78,17 +79,15 @@ class SharedGradients:
             numbers.append((-1, -1) if slot is None else (slot.number, slot.first))
         return blake2b(np.array(numbers).tobytes(), digest_size=16).digest()
 
-    def forget(self, parameters: Sequence[Parameter]) -> None:
-        """Have these parameters get other places when they are summed next."""
-        for each in parameters:
-            self._places.pop(each, None)
+    def leave(self, parameters: Iterable[Parameter] | None = None) -> None:
+        """Move gradients, by default all, to memory of their own; what was shared is given back.
 
-    def leave(self) -> None:
-        """Move gradients to memory of their own; what was shared is given back."""
-        for parameter, slot in list(self._places.items()):
-            if slot.is_of(parameter):
+        They get other places when they are summed next.
+        """
+        for parameter in list(self._places if parameters is None else parameters):
+            slot = self._places.pop(parameter, None)
+            if slot is not None and slot.is_of(parameter):
                 parameter.keep_gradient_in(None)
-        self._places.clear()
 
     def sum(self, communicator: Communicator, parameters: Sequence[Parameter]) -> bool:
         """Replace dense gradients on the host by their sums over all ranks.
@@ -136,7 +135,6 @@ class SharedGradients:
                 self._number, blocks, first, end, parameter.dtype, array
             )
             parameter.keep_gradient_in(array)
-            _placed[parameter] = ref(array)
 
 
 def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
@@ -152,15 +150,13 @@ def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
             kernels.copy(parts[0], part)
 
 
-_placed: WeakKeyDictionary[Parameter, ref[Array]] = WeakKeyDictionary()
+_in_use: WeakSet[SharedGradients] = WeakSet()
 
 
 def _leave_shared_memory() -> None:
     """Have a forked process write gradients to memory of its own, not into its parent's."""
-    for parameter, reference in list(_placed.items()):
-        memory = parameter.gradient_state[1]
-        if memory is not None and memory is reference():
-            parameter.keep_gradient_in(None)
+    for each in list(_in_use):
+        each.leave()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,16 +33,11 @@ def shared_blocks(communicator: Communicator, nbytes: int) -> list[Array] | None
     if len(machines) > 1 or None in machines:
         return None
     stride = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
-    made = _made(communicator.size * stride) if communicator.rank == 0 else None
-    try:
-        path = None if made is None else f"/proc/{os.getpid()}/fd/{made}"
+    with _path_of_memory(communicator.size * stride if communicator.rank == 0 else 0) as path:
         path = communicator.broadcast_object(path)
         whole = None if path is None else _mapped(path, communicator.size * stride)
         if not all(communicator.gather_objects(whole is not None)) or whole is None:
             return None
-    finally:
-        if made is not None:
-            os.close(made)
     return [whole[r * stride : r * stride + nbytes] for r in range(communicator.size)]
 
 
@@ -54,27 +50,22 @@ def machine() -> tuple[str, str] | None:
         return None
 
 
-def _made(nbytes: int) -> int | None:
-    """A descriptor of so much memory, all of it there; None without room, or the right to it."""
-    if not hasattr(os, "memfd_create"):
-        return None
-    with suppress(OSError):
-        descriptor = os.memfd_create(NAME)
-        try:
-            os.posix_fallocate(descriptor, 0, nbytes)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-    return None
+@contextmanager
+def _path_of_memory(nbytes: int) -> Iterator[str | None]:
+    """A path to so much memory, all of it there, inside the block; None without room for it."""
+    path = None
+    with ExitStack() as opened:
+        if nbytes and hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                descriptor = os.memfd_create(NAME)
+                opened.callback(os.close, descriptor)
+                os.posix_fallocate(descriptor, 0, nbytes)
+                path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        yield path
 
 
 def _mapped(path: str, nbytes: int) -> Array | None:
     """Memory of another process, (nbytes,) uint8; None if this one may not open or map it."""
-    with suppress(OSError):
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return np.frombuffer(mmap.mmap(handle, nbytes), np.uint8)
-        finally:
-            os.close(handle)
+    with suppress(OSError), open(path, "r+b", buffering=0) as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
     return None

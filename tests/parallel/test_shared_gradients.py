@@ -288,8 +288,8 @@ def test_memory_is_given_back_with_the_parameters():
         communicator.barrier()
         return found
 
-    before, placed = mapped_before(), len(shared_gradients._placed)
+    before, placed = mapped_before(), len(shared_gradients._in_use)
     assert min(on_ranks(2, do)) == before + 2  # both ranks are of one process here
     gc.collect()
     assert mapped() <= before
-    assert len(shared_gradients._placed) <= placed
+    assert len(shared_gradients._in_use) <= placed
