@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from dynbatch.backend import Array, device_of
-from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.rows import sum_rows_by_id
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.runtime.stream import flush
 from dynbatch.named_parameters import Parameters, named
+from dynbatch.parallel.agreement import require_equal
 from dynbatch.parallel.buckets import buckets
 from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
 from dynbatch.parallel.shared_gradients import SharedGradients
@@ -90,12 +90,24 @@ def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) 
     note = digest, shared.digest(parameters), ours.tobytes(), _new_values(communicator, parameters)
     digests, places, counts, values = zip(*communicator.gather_objects(note), strict=True)
     if len(set(digests)) > 1:
-        raise _differing(communicator.gather_objects([_described(*pair) for pair in pairs]))
-    if all(values) and len(set(values)) > 1:
-        raise _diverged([name for name, _ in pairs], values)
+        described = {f"parameter {k}": _described(*pair) for k, pair in enumerate(pairs)}
+        require_equal(
+            "sum_gradients", communicator.gather_objects(described),
+            "all ranks have the same model, with the same parameters frozen",
+            "build it on all ranks in the same way; freeze and convert it outside of "
+            "`if communicator.rank == ...`",
+        )  # fmt: skip
+    if all(values):
+        names = [f"digest of parameter {k}, {name!r}" for k, (name, _) in enumerate(pairs)]
+        require_equal(
+            "sum_gradients", [dict(zip(names, each, strict=True)) for each in values],
+            "all ranks begin with the same parameters; equal updates keep them equal",
+            "build the model from the same seed (rng=) on all ranks, or, before the first "
+            "update,\n        communicator.broadcast(*[each.value for each in model.parameters()])",
+        )  # fmt: skip
     _compared.setdefault(communicator, WeakSet()).update(parameters)
     if len(set(places)) > 1:
-        shared.forget(parameters)
+        shared.leave(parameters)
     return np.stack([np.frombuffer(each, np.int64) for each in counts])
 
 
@@ -103,7 +115,7 @@ _compared: WeakKeyDictionary[Communicator, WeakSet[Parameter]] = WeakKeyDictiona
 """Parameters whose values were equal on all ranks when they were first summed."""
 
 
-def _new_values(communicator: Communicator, parameters: Sequence[Parameter]) -> tuple[bytes, ...]:
+def _new_values(communicator: Communicator, parameters: Sequence[Parameter]) -> tuple[str, ...]:
     """A digest of each parameter's value; of none where all have been compared."""
     compared = _compared.get(communicator, ())
     if all([parameter in compared for parameter in parameters]):
@@ -111,25 +123,9 @@ def _new_values(communicator: Communicator, parameters: Sequence[Parameter]) -> 
     return tuple([_value_digest(parameter) for parameter in parameters])
 
 
-def _value_digest(parameter: Parameter) -> bytes:
+def _value_digest(parameter: Parameter) -> str:
     value = np.ascontiguousarray(transfer.to_host(parameter.value)).reshape(-1)
-    return blake2b(value.view(np.uint8).data, digest_size=8).digest()
-
-
-def _diverged(names: Sequence[str], values: Sequence[Sequence[bytes]]) -> ParallelError:
-    """The error for ranks that begin with other values."""
-    other = next(rank for rank, each in enumerate(values) if each != values[0])
-    name = next(
-        name
-        for name, here, there in zip(names, values[0], values[other], strict=True)
-        if here != there
-    )
-    return ParallelError(
-        f"sum_gradients: the values of {name!r} are not the same on rank 0 and on rank {other}.\n"
-        "  rule: all ranks begin with the same parameters; equal updates keep them equal\n"
-        "  fix:  build the model from the same seed (rng=) on all ranks, or, before the first "
-        "update, communicator.broadcast(*[each.value for each in model.parameters()])"
-    )
+    return blake2b(value.view(np.uint8).data, digest_size=8).hexdigest()
 
 
 def _count(parameter: Parameter) -> int:
@@ -142,23 +138,6 @@ def _count(parameter: Parameter) -> int:
 def _described(name: str, parameter: Parameter) -> str:
     shape, dtype, device = parameter.shape, parameter.dtype, parameter.device
     return f"{name!r}, {dtype}{shape}{' on a GPU' if device.is_cuda else ''}"
-
-
-def _differing(models: Sequence[Sequence[str]]) -> ParallelError:
-    """The error for ranks whose parameters, given as texts, are not the same."""
-    first = models[0]
-    other = next(rank for rank, model in enumerate(models) if model != first)
-    longest = max(len(first), len(models[other]))
-    here, there = (
-        [*model, *["no parameter"] * (longest - len(model))] for model in (first, models[other])
-    )
-    k = next(k for k in range(longest) if here[k] != there[k])
-    return ParallelError(
-        f"sum_gradients: parameter {k} is {here[k]} on rank 0, and {there[k]} on rank {other}.\n"
-        "  rule: all ranks have the same model, with the same parameters frozen\n"
-        "  fix:  build it on all ranks in the same way; freeze and convert it outside of "
-        "`if communicator.rank == ...`"
-    )
 
 
 def _make_dense(parameter: Parameter) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from dynbatch.arguments import function as require_function
 from dynbatch.arguments import refused
 from dynbatch.data_set import DataSet, indexed
-from dynbatch.errors import ParallelError
+from dynbatch.parallel.agreement import require_equal
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.shards import balanced
 
@@ -47,7 +48,6 @@ def spread(
         ...     parallel.spread(communicator, ["a", "bb"], lambda part: [len(x) for x in part])
         [1, 2]
     """
-    fix = "give a list, the same on all ranks"
     require_function("spread", "function", function, "function(examples) -> outputs")
     items = indexed("spread", "examples", examples)
     if costs is not None and len(costs) != len(items):
@@ -63,19 +63,15 @@ def spread(
             "spread", f"function returned {len(outputs)} outputs for {len(places)} examples",
             "an output for each example, in their order", "return one, or None, for each",
         )  # fmt: skip
+    digest = blake2b(repr(shards).encode(), digest_size=8).hexdigest()
+    same = {"number of examples": len(items), "digest of shares": digest}
+    notes = communicator.gather_objects((same, outputs))
+    require_equal(
+        "spread", [each for each, _ in notes], "all ranks have the same examples and costs",
+        "give the same lists on all ranks; communicator.broadcast_object(costs), where they are\n"
+        "        measured",
+    )  # fmt: skip
     gathered: dict[int, Any] = {}
-    told = communicator.gather_objects((len(items), places, outputs))
-    for rank, (count, others, part) in enumerate(told):
-        if count != len(items):
-            raise ParallelError(
-                f"spread: {count} examples on rank {rank}, {len(items)} on rank "
-                f"{communicator.rank}.\n  rule: all ranks have the same examples\n  fix:  {fix}"
-            )
-        if others != shards[rank]:
-            raise ParallelError(
-                f"spread: costs on rank {rank} are others than on rank {communicator.rank}.\n"
-                "  rule: all ranks cut the same shares\n"
-                "  fix:  communicator.broadcast_object(costs), where they are measured"
-            )
-        gathered |= zip(others, part, strict=True)
+    for shard, (_, part) in zip(shards, notes, strict=True):
+        gathered |= zip(shard, part, strict=True)
     return [gathered[number] for number in range(len(items))]

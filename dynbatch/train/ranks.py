@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -14,12 +15,13 @@ import numpy as np
 from dynbatch import random
 from dynbatch.arguments import refused, shown
 from dynbatch.caller import users_frame
-from dynbatch.errors import NumericError, ParallelError
+from dynbatch.errors import NumericError
 from dynbatch.interrupts import Terminated, noted_interrupts
 from dynbatch.kernels.arrays import download
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
 from dynbatch.parallel import Communicator, balanced, sum_gradients
+from dynbatch.parallel.agreement import require_equal, shortened
 from dynbatch.parallel.connect import connected
 from dynbatch.parallel.run_log import tell_launcher
 from dynbatch.train.digest import array_digest, data_digest
@@ -31,9 +33,6 @@ Value = TypeVar("Value")
 Note = TypeVar("Note")
 Failure = TypeVar("Failure", bound=BaseException)
 
-LONGEST = 100
-"""Characters of a value that an error shows."""
-
 FIXES = {
     "number of examples": "give every rank all examples: the Trainer cuts each mini-batch for them",
     "digest of the examples": "make the same examples in the same order on all ranks: draw with a "
@@ -41,6 +40,8 @@ FIXES = {
     "processes",
 }
 """What to do where ranks differ in one value, for which the general advice says too little."""
+
+_require_equal = partial(require_equal, "Trainer", fixes=FIXES)
 
 COUNTS = ("step", "epoch", "sentences", "tokens")
 """What the record of an update has that is the same on all ranks before gradients are summed."""
@@ -232,8 +233,8 @@ class Ranks:
             ParallelError: ranks differ; on all of them.
         """
         if self._communicator is not None:
-            shortened = {name: _shortened(value) for name, value in values.items()}
-            _require_equal(_gathered(self._communicator, shortened), rule, fix)
+            texts = {name: shortened(value) for name, value in values.items()}
+            _require_equal(_gathered(self._communicator, texts), rule, fix)
 
     def require_same_parameters(self, model: HasParameters) -> None:
         """Compare all numbers of a model.
@@ -297,11 +298,6 @@ class Ranks:
         return error
 
 
-def _shortened(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
 def _gathered(communicator: Communicator, own: Note) -> list[Note]:
     """Notes of all ranks, of one type.
 
@@ -318,25 +314,3 @@ def _gathered(communicator: Communicator, own: Note) -> list[Note]:
         "make batches from the same list",
     )
     return gathered
-
-
-def _require_equal(gathered: Sequence[Mapping[str, object]], rule: str, fix: str) -> None:
-    """Compare the values of all ranks.
-
-    Raises:
-        ParallelError: they differ; says in what, and which ranks have which value.
-    """
-    if all([other == gathered[0] for other in gathered]):
-        return
-    names = dict.fromkeys([name for each in gathered for name in each])
-    name = next(name for name in names if len({each.get(name) for each in gathered}) > 1)
-    ranks: dict[object, list[str]] = {}
-    for rank, each in enumerate(gathered):
-        ranks.setdefault(each.get(name, "nothing"), []).append(str(rank))
-    said = "; ".join(
-        [
-            f"{_shortened(value)} on rank{'s' * (len(group) > 1)} {', '.join(group)}"
-            for value, group in ranks.items()
-        ]
-    )
-    raise ParallelError(f"Trainer: {name}: {said}.\n  rule: {rule}\n  fix:  {FIXES.get(name, fix)}")

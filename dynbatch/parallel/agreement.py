@@ -1,0 +1,46 @@
+"""`require_equal`: an error that says in what ranks differ, and which of them have which value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dynbatch.errors import ParallelError
+
+LONGEST = 100
+"""Characters of a value that an error shows."""
+
+
+def require_equal(
+    owner: str, gathered: Sequence[Mapping[str, object]], rule: str, fix: str,
+    fixes: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
+    """Compare values by name, of which all ranks have gathered those of all: all raise the error.
+
+    Args:
+        owner: the function or class that compares them.
+        fixes: others than `fix`, by the name of a value.
+
+    Raises:
+        ParallelError: they differ; names the first value that does.
+    """
+    if all([other == gathered[0] for other in gathered]):
+        return
+    names = dict.fromkeys([name for each in gathered for name in each])
+    name = next(name for name in names if len({each.get(name) for each in gathered}) > 1)
+    ranks: dict[object, list[str]] = {}
+    for rank, each in enumerate(gathered):
+        ranks.setdefault(each.get(name, "nothing"), []).append(str(rank))
+    said = "; ".join(
+        [
+            f"{shortened(value)} on rank{'s' * (len(group) > 1)} {', '.join(group)}"
+            for value, group in ranks.items()
+        ]
+    )
+    fix = (fixes or {}).get(name, fix)
+    raise ParallelError(f"{owner}: {name}: {said}.\n  rule: {rule}\n  fix:  {fix}")
+
+
+def shortened(value: object) -> str:
+    """A value as errors show it: its first characters."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
