@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -69,19 +70,16 @@ class Cost:
     fixed: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("token", "product", "longest"):
-            numbers = [number("Cost", name, each, "[0, inf)") for each in getattr(self, name)]
-            object.__setattr__(self, name, tuple(numbers))  # a list, as JSON gives it, too
         for name in ("sentence", "fixed"):
             number("Cost", name, getattr(self, name), "[0, inf)")
         count = len(self.token)
-        wanted = {"product": count * (count + 1) // 2, "longest": count}
-        for name, least in wanted.items():
-            num_given = len(getattr(self, name))
-            if num_given not in (0, least):
+        for name, size in _sizes(count).items():
+            numbers = [number("Cost", name, each, "[0, inf)") for each in getattr(self, name)]
+            object.__setattr__(self, name, tuple(numbers))  # a list, as JSON gives it, too
+            if len(numbers) not in (0, size):
                 raise refused(
-                    "Cost", f"{name} has {num_given} numbers for {count} lengths",
-                    f"{least} of them, or none", f"{name}=({', '.join(['0.0'] * least)},)",
+                    "Cost", f"{name} has {len(numbers)} numbers for {count} lengths",
+                    f"{size} of them, or none", f"{name}=({', '.join(['0.0'] * size)},)",
                 )  # fmt: skip
 
     @classmethod
@@ -98,14 +96,11 @@ class Cost:
         lengths = [_lengths(shard) for shard in shards]
         measured = np.asarray(seconds, np.float64)
         rows = np.array([_features(each) for each in lengths]) / measured[:, None]
-        rates = _least_squares(rows, np.ones(len(rows)))
-        count = lengths[0].shape[1]
-        sentence, fixed, *others = rates.tolist()
-        pairs = count * (count + 1) // 2
-        return cls(
-            tuple(others[:count]), tuple(others[count : count + pairs]),
-            tuple(others[count + pairs :]), sentence, fixed,
-        )  # fmt: skip
+        rates = iter(_least_squares(rows, np.ones(len(rows))).tolist())
+        sentence, fixed = islice(rates, 2)
+        sizes = _sizes(lengths[0].shape[1]).values()
+        token, product, longest = [tuple(islice(rates, size)) for size in sizes]
+        return cls(token, product, longest, sentence, fixed)
 
     @classmethod
     def measured(
@@ -180,18 +175,16 @@ class Cost:
             >>> Cost.kept(path, lambda: Cost(token=(3.0,))).fixed
             1.0
         """
+        communicator = communicator or Communicator()
+        file = Path(path)
         cost = None
-        if communicator is None or communicator.rank == 0:
-            file = Path(path)
-            if file.exists():
-                cost = _read(file)
-            else:
-                cost = measure()
-                write_text(file, json.dumps(asdict(cost), indent=1))
-        if communicator is not None:
-            cost = communicator.broadcast_object(cost)
-        assert cost is not None
-        return cost
+        if communicator.rank == 0 and file.exists():
+            cost = _read(file)
+        elif communicator.rank == 0:
+            cost = measure()
+            write_text(file, json.dumps(asdict(cost), indent=1))
+        shared: Cost = communicator.broadcast_object(cost)
+        return shared
 
     def cut(self, lengths: Callable[[Example], Any]) -> CutByCost[Example]:
         """Cuts mini-batches by this cost: `Trainer(shards=cost.cut(lengths))`.
@@ -218,13 +211,9 @@ class Cost:
         costs = self.sentence + checked @ token + _products(checked) @ product
         return balanced(costs, size, checked * longest if longest.any() else None)
 
-    def _parts(self) -> tuple[Array, Array, Array]:
-        count = len(self.token)
-        none = (0.0,) * (count * (count + 1) // 2)
-        return (
-            np.array(self.token), np.array(self.product or none),
-            np.array(self.longest or none[:count]),
-        )  # fmt: skip
+    def _parts(self) -> list[Array]:
+        sizes = _sizes(len(self.token))
+        return [np.array(getattr(self, name) or (0.0,) * size) for name, size in sizes.items()]
 
     def _rates(self) -> Array:
         return np.concatenate([[self.sentence, self.fixed], *self._parts()])
@@ -269,6 +258,11 @@ def _read(path: Path) -> Cost:
             "  rule: an object of JSON with the numbers of parallel.Cost, as Cost.kept writes it\n"
             "  fix:  give another path; or remove the file, and the cost is measured anew"
         ) from error
+
+
+def _sizes(count: int) -> dict[str, int]:
+    """Counts of the numbers of a cost for so many lengths, by name."""
+    return {"token": count, "product": count * (count + 1) // 2, "longest": count}
 
 
 def _lengths(values: Any) -> Array:
