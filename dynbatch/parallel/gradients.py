@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import groupby
 from typing import cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) 
     digest = blake2b(repr(signature).encode(), digest_size=16).digest()
     parameters = [parameter for _, parameter in pairs]
     shared = _shared_gradients(communicator)
-    note = digest, shared.digest(parameters), ours.tobytes(), _new_values(communicator, parameters)
+    note = digest, shared.digest(parameters), ours.tobytes(), _new_values(shared, parameters)
     digests, places, counts, values = zip(*communicator.gather_objects(note), strict=True)
     if len(set(digests)) > 1:
         described = {f"parameter {k}": _described(*pair) for k, pair in enumerate(pairs)}
@@ -105,20 +106,15 @@ def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) 
             "build the model from the same seed (rng=) on all ranks, or, before the first "
             "update,\n        communicator.broadcast(*[each.value for each in model.parameters()])",
         )  # fmt: skip
-    _compared.setdefault(communicator, WeakSet()).update(parameters)
+    shared.compared.update(parameters)
     if len(set(places)) > 1:
         shared.leave(parameters)
     return np.stack([np.frombuffer(each, np.int64) for each in counts])
 
 
-_compared: WeakKeyDictionary[Communicator, WeakSet[Parameter]] = WeakKeyDictionary()
-"""Parameters whose values were equal on all ranks when they were first summed."""
-
-
-def _new_values(communicator: Communicator, parameters: Sequence[Parameter]) -> tuple[str, ...]:
+def _new_values(shared: SharedGradients, parameters: Sequence[Parameter]) -> tuple[str, ...]:
     """A digest of each parameter's value; of none where all have been compared."""
-    compared = _compared.get(communicator, ())
-    if all([parameter in compared for parameter in parameters]):
+    if all([parameter in shared.compared for parameter in parameters]):
         return ()
     return tuple([_value_digest(parameter) for parameter in parameters])
 
@@ -173,22 +169,16 @@ _shared: WeakKeyDictionary[Communicator, SharedGradients] = WeakKeyDictionary()
 
 
 def _sum_rows(communicator: Communicator, sparse: Sequence[tuple[Parameter, Array]]) -> None:
-    rows = _gathered(
-        communicator,
-        [_rows_of(parameter) for parameter, _ in sparse],
-        [counts for _, counts in sparse],
-    )
-    by_dtype: dict[tuple[bool, str], list[int]] = {}
-    for k, (parameter, _) in enumerate(sparse):
-        kind = (parameter.device.is_cuda, parameter.dtype.char)
-        by_dtype.setdefault(kind, []).append(k)
-    for numbers in by_dtype.values():
-        group = [sparse[k] for k in numbers]
-        values = _gathered(
-            communicator,
-            [_values_of(parameter) for parameter, _ in group],
-            [counts * parameter.shape[1] for parameter, counts in group],
-        )
+    def kind(number: int) -> tuple[bool, str]:
+        parameter, _ = sparse[number]
+        return parameter.device.is_cuda, parameter.dtype.char
+
+    parts = [_rows_and_values(parameter) for parameter, _ in sparse]
+    rows = _gathered(communicator, [ids for ids, _ in parts], [counts for _, counts in sparse])
+    for _, group in groupby(sorted(range(len(sparse)), key=kind), kind):
+        numbers = list(group)
+        counts = [sparse[k][1] * sparse[k][0].shape[1] for k in numbers]
+        values = _gathered(communicator, [parts[k][1] for k in numbers], counts)
         for k, flat in zip(numbers, values, strict=True):
             parameter = sparse[k][0]
             height, width = parameter.shape
@@ -197,14 +187,11 @@ def _sum_rows(communicator: Communicator, sparse: Sequence[tuple[Parameter, Arra
         flush(values[0])
 
 
-def _rows_of(parameter: Parameter) -> Array:
+def _rows_and_values(parameter: Parameter) -> tuple[Array, Array]:
     grad = parameter.grad
-    return grad.rows if isinstance(grad, RowSparse) else np.empty(0, np.int64)
-
-
-def _values_of(parameter: Parameter) -> Array:
-    grad = parameter.grad
-    return (grad.values if isinstance(grad, RowSparse) else parameter.value[:0]).reshape(-1)
+    if isinstance(grad, RowSparse):
+        return grad.rows, grad.values.reshape(-1)
+    return np.empty(0, np.int64), parameter.value[:0].reshape(-1)
 
 
 def _gathered(

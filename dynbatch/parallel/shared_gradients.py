@@ -57,9 +57,13 @@ class SharedGradients:
     A parameter's gradient is moved there when it is summed first, and later backwards write it
     there: nothing is packed or sent any more. Each rank then adds one part of all gradients, in
     the order of ranks, and writes the sum to all of them.
+
+    Attributes:
+        compared: parameters whose values were equal on all ranks when they were first summed.
     """
 
     def __init__(self) -> None:
+        self.compared: WeakSet[Parameter] = WeakSet()
         self._places: WeakKeyDictionary[Parameter, GradientPlace] = WeakKeyDictionary()
         self._have_memory = True
         self._number = 0
