@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from weakref import ref
 
@@ -14,17 +15,15 @@ from dynbatch.parallel.run_log import is_told_here
 
 def show_without_traceback(error: DynbatchError) -> None:
     """Print this error as one message where nothing catches it: no line of Python is its cause."""
-    show, reference = sys.excepthook, ref(error)
+    reference = ref(error)
 
-    def show_message(
-        kind: type[BaseException], uncaught: BaseException, traceback: TracebackType | None
-    ) -> None:
-        if uncaught is reference():
+    def show_message(uncaught: BaseException) -> bool:
+        is_shown = uncaught is reference()
+        if is_shown:
             print(f"error: {uncaught}", file=sys.stderr)
-        else:
-            show(kind, uncaught, traceback)
+        return is_shown
 
-    sys.excepthook = show_message
+    _show_first(show_message)
 
 
 def end_with_process(communicator: Communicator) -> None:
@@ -34,21 +33,31 @@ def end_with_process(communicator: Communicator) -> None:
     that other rank prints its own traceback. Ctrl-C, which all ranks of a terminal get, is rank
     0's, and is not shown where a `Trainer` has said what it saved.
     """
-    rank, show, joined = communicator.rank, sys.excepthook, ref(communicator)
+    rank, joined = communicator.rank, ref(communicator)
 
-    def show_once(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+    def show_once(error: BaseException) -> bool:
         if (open_still := joined()) is not None:
             open_still.fail_by(error)
         if isinstance(error, ParallelError) and error.rank not in (None, rank):
             if is_told_here(error, rank):
                 print(f"error: {error}", file=sys.stderr)
-        elif not isinstance(error, KeyboardInterrupt) or (
-            rank == 0 and not hasattr(error, "on_all_ranks")  # which a Trainer has told of
-        ):
-            show(kind, error, traceback)
+            return True
+        is_told = rank > 0 or hasattr(error, "on_all_ranks")  # which a Trainer has told of
+        return isinstance(error, KeyboardInterrupt) and is_told
 
-    sys.excepthook = show_once
+    _show_first(show_once)
     atexit.register(communicator.close)
     communicator.kept.callback(atexit.unregister, communicator.close)
+
+
+def _show_first(show_here: Callable[[BaseException], bool]) -> None:
+    """Show uncaught errors by a function, and as before where that returns False."""
+    show = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if not show_here(error):
+            show(kind, error, traceback)
+
+    sys.excepthook = hook

@@ -47,22 +47,15 @@ def launch(command: Sequence[str], processes: int, quiet: bool = False) -> int:
     ranks: list[_Rank] = []
     with closing(RunLog()) as log, _forwarding(ranks) as asked:
         environments = environment_of_ranks(processes, log)
-        _start(ranks, command, environments, log, quiet)
+        for each in environments:
+            ranks.append(_Rank(int(each["RANK"]), command, each, log, quiet))
         for number in list(asked):  # it came before all were there; a second time does no harm yet
             _send_all(ranks, number)
         verdict, earliest = _waited(ranks, log, asked)
     remove_paths(place_in_run(environments[0]))
-    for each in ranks:
-        each.finish()
+    for rank in ranks:
+        rank.finish()
     return _said(ranks, verdict, earliest, asked[0] if asked else None)
-
-
-def _start(
-    ranks: list[_Rank], command: Sequence[str], environments: Sequence[Mapping[str, str]],
-    log: RunLog, quiet: bool,
-) -> None:  # fmt: skip
-    for each in environments:
-        ranks.append(_Rank(int(each["RANK"]), command, each, log, quiet))
 
 
 def environment_of_ranks(

@@ -250,13 +250,14 @@ finally:
 
 
 def test_a_signal_that_comes_while_ranks_are_started_reaches_all(monkeypatch):
-    start = launcher._start
+    start = launcher._Rank
 
     def start_late(*arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        start(*arguments)
+        if arguments[0] == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return start(*arguments)
 
-    monkeypatch.setattr(launcher, "_start", start_late)
+    monkeypatch.setattr(launcher, "_Rank", start_late)
     program = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(20)"]
     assert launcher.launch(program, 2) == 128 + signal.SIGTERM
 
