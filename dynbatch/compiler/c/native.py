@@ -15,8 +15,6 @@ from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.by_sentence import SentenceText, SentenceTexts
 from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
-from dynbatch.compiler.c.loop_text import HEAD
-from dynbatch.compiler.c.nest_text import HEAD_OF_NESTS
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
@@ -90,9 +88,8 @@ class NativeLoop:
     @cached_property
     def source(self) -> str:
         texts = [each.text for each in self.texts]
-        has_nests = self._backward.forward.has_matrices
         head, *rest = self.by_sentence.around if self.by_sentence else ("",)
-        return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, head, *texts, *rest])
+        return "\n".join(['#include "loop.h"\n', head, *texts, *rest])
 
     @cached_property
     def _text(self) -> PrintedLoop:

@@ -19,18 +19,6 @@ from dynbatch.compiler.places import Pointer
 ROWS = 4
 
 
-HEAD_OF_NESTS = """\
-INLINE vector get_every(const REAL* p, ptrdiff_t step, ptrdiff_t m) {
-    vector x = {0};
-    for (ptrdiff_t i = 0; i < m; i++) x[i] = p[i * step];
-    return x;
-}
-INLINE void put_every(REAL* p, ptrdiff_t step, vector x, ptrdiff_t m) {
-    for (ptrdiff_t i = 0; i < m; i++) p[i * step] = x[i];
-}
-"""
-
-
 class NestText:
     """A nest's text.
 
