@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dynbatch.backend import Array, DType, device_of
 from dynbatch.kernels import arrays as kernels
+from dynbatch.kernels.runtime.stream import flush
 
 
 def buckets(arrays: Sequence[Array], most_bytes: float = math.inf) -> list[list[Array]]:
@@ -31,15 +32,15 @@ def buckets(arrays: Sequence[Array], most_bytes: float = math.inf) -> list[list[
     return filled
 
 
-def joined(bucket: Sequence[Array]) -> Array:
-    """All numbers of a bucket: one array itself, if it is alone and contiguous."""
-    if len(bucket) == 1 and bucket[0].flags.c_contiguous:
-        return bucket[0].reshape(-1)
-    return kernels.pack(bucket)
+def flat_buckets(arrays: Sequence[Array]) -> Iterator[Array]:
+    """The numbers of each bucket, flat; when the next one is asked for, they are copied back.
 
-
-def write_back(flat: Array, bucket: Sequence[Array]) -> None:
-    """Copy the numbers of a bucket, as `joined` made them, to its arrays."""
-    if len(bucket) == 1 and bucket[0].flags.c_contiguous:
-        return
-    kernels.distribute(flat, bucket)
+    An array that is alone and contiguous is not copied.
+    """
+    for bucket in buckets(arrays):
+        is_copied = len(bucket) > 1 or not bucket[0].flags.c_contiguous
+        flat = kernels.pack(bucket) if is_copied else bucket[0].reshape(-1)
+        yield flat
+        if is_copied:
+            kernels.distribute(flat, bucket)
+        flush(flat)

@@ -17,7 +17,7 @@ from dynbatch.backend import Array, device_of
 from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.runtime.stream import flush
-from dynbatch.parallel.buckets import buckets, joined, write_back
+from dynbatch.parallel.buckets import flat_buckets
 from dynbatch.parallel.guard import RankGuard
 from dynbatch.parallel.transport import Transport
 
@@ -80,16 +80,13 @@ class Communicator:
         """
         if self.size == 1:
             return
-        for group in buckets(arrays):
-            flat = joined(group)
+        for flat in flat_buckets(arrays):
             if self.size == 2 or flat.nbytes <= DIRECT_BYTES:
                 self._sum([flat] * self.size, flat)
             else:
                 bounds = self.bounds(flat.size)
                 self.reduce_scatter(flat, bounds)
                 self.all_gather(flat, bounds)
-            write_back(flat, group)
-            flush(flat)
 
     def reduce_scatter(self, array: Array, bounds: Sequence[int]) -> None:
         """Sum over all ranks of the part that is this rank's: array[bounds[rank] : bounds[rank+1]].
@@ -131,8 +128,7 @@ class Communicator:
         """Replace each array by that of the rank `root`, in place."""
         if self.size == 1:
             return
-        for group in buckets(arrays):
-            flat = joined(group)
+        for flat in flat_buckets(arrays):
             bounds = self.bounds(flat.size)
             parts, nothing = _parts(flat, bounds), [None] * self.size
             if self.rank == root:
@@ -142,8 +138,6 @@ class Communicator:
                 received = [part if r == root else None for r in range(self.size)]
                 self._exchange(flat, nothing, received)
             self.all_gather(flat, bounds)
-            write_back(flat, group)
-            flush(flat)
 
     def bounds(self, length: int) -> list[int]:
         """Places that cut a length into a part for each rank, even ones: size + 1 numbers."""

@@ -149,10 +149,9 @@ def _make_dense(parameter: Parameter) -> None:
 def _sum_dense(communicator: Communicator, parameters: Sequence[Parameter]) -> None:
     """Sum dense gradients: in memory that the ranks share, or by messages."""
     on_host = [each for each in parameters if not each.device.is_cuda]
-    travelling = list(parameters)
-    if sum([each.value.nbytes for each in on_host]) > DIRECT_BYTES:
-        if _shared_gradients(communicator).sum(communicator, on_host):
-            travelling = [each for each in parameters if each.device.is_cuda]
+    are_large = sum([each.value.nbytes for each in on_host]) > DIRECT_BYTES
+    are_summed = are_large and _shared_gradients(communicator).sum(communicator, on_host)
+    travelling = [each for each in parameters if each.device.is_cuda or not are_summed]
     for bucket in buckets([cast("Array", each.grad) for each in travelling], BUCKET_BYTES):
         communicator.all_reduce(*bucket)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from dynbatch import backend
@@ -68,22 +69,22 @@ class NcclTransport(Transport):
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
         """End what the GPU waits for too. The first message counts."""
-        with self._ending:
-            if self._failure is not None:
-                return
-            self._failure = ParallelError(message, rank)
-        self._joined.abort()  # once: it frees memory
+        self._end(ParallelError(message, rank), self._joined.abort)
 
     def fail(self, message: str, rank: int, is_asked: bool = False) -> None:
         """End what this rank's GPU waits for. The ranks' host transport tells the others why."""
         self.interrupt(message, rank)
 
     def close(self) -> None:
+        left = ParallelError(f"rank {self.rank} has left the run.", self.rank)
+        self._end(left, self._joined.destroy)
+
+    def _end(self, failure: ParallelError, free: Callable[[], object]) -> None:
         with self._ending:
             if self._failure is not None:
                 return
-            self._failure = ParallelError(f"rank {self.rank} has left the run.", self.rank)
-        self._joined.destroy()
+            self._failure = failure
+        free()  # once
 
 
 def joined_by_nccl(communicator: Communicator) -> NcclTransport:

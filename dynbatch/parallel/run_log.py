@@ -74,8 +74,7 @@ class RunLog:
 
     def failure(self) -> LogEntry | None:
         """The first failure."""
-        failures = [each for each in self.entries() if each.kind not in (LEFT, ASKED)]
-        return failures[0] if failures else None
+        return next((each for each in self.entries() if each.kind not in (LEFT, ASKED)), None)
 
     def left(self) -> set[int]:
         """Ranks that have left in order."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.run_log import ENDED, FAILED, LEFT, LOST, RunLog
-from dynbatch.parallel.transport import Buffers, Transport, bytes_of, unexpected
+from dynbatch.parallel.transport import SAME_CALLS, Buffers, Transport, bytes_of, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange or BETWEEN, bytes that follow
 
@@ -70,11 +70,8 @@ class SocketTransport(Transport):
         """The reason that the connection to a rank ended: its own, or another rank's."""
         failure = self.log.failure()
         if failure is None and rank in self.log.left():
-            return ParallelError(
-                f"rank {rank} left the run, and rank {self.rank} still waits for it.\n"
-                "  rule: all ranks call the same methods in the same order\n"
-                "  fix:  inside `if communicator.rank == ...` only send, receive and exchange", rank
-            )  # fmt: skip
+            told = f"rank {rank} left the run, and rank {self.rank} still waits for it."
+            return ParallelError(f"{told}\n{SAME_CALLS}", rank)
         if failure is None:
             why = "it was killed, or ended its process at once"
             failure = self.log.note(LOST, rank, f"rank {rank} ended without a word: {why}.")
@@ -108,9 +105,8 @@ class _Moving:
     ) -> None:
         self.rank = rank
         self.number = number
-        header = b"" if out is None else HEADER.pack(number, out.nbytes)
-        self.out = [memoryview(header), out] if out is not None else []
-        self.out = [each for each in self.out if each.nbytes]
+        buffers = [] if out is None else [memoryview(HEADER.pack(number, out.nbytes)), out]
+        self.out = [each for each in buffers if each.nbytes]
         self.into = into
         self.header = memoryview(bytearray(HEADER.size))
         self.header_left = self.header if into is not None else self.header[:0]

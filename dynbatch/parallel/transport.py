@@ -20,6 +20,13 @@ BETWEEN = 0
 """The number of a message between two ranks. Exchanges of all ranks are counted from 1."""
 
 
+SAME_CALLS = (
+    "  rule: all ranks call the same methods in the same order, with arrays of the same shapes;\n"
+    "        what one sends to another, that one receives, in the same order\n"
+    "  fix:  inside `if communicator.rank == ...` only send, receive and exchange"
+)
+
+
 class Transport:
     """Moves bytes between ranks. `Communicator` builds all else on it, sums too.
 
@@ -109,11 +116,7 @@ def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> 
     """
     return ParallelError(
         f"rank {rank} sent {length} bytes in {_shown(number)}, and this rank "
-        f"expected {expected} in {_shown(own)}.\n"
-        "  rule: all ranks call the same methods in the same order, with arrays of the "
-        "same shapes;\n"
-        "        what one sends to another, that one receives, in the same order\n"
-        "  fix:  inside `if communicator.rank == ...` only send, receive and exchange"
+        f"expected {expected} in {_shown(own)}.\n{SAME_CALLS}"
     )
 
 
