@@ -8,7 +8,6 @@ and what it needs. "here" is the platform of this machine.
 
 from __future__ import annotations
 
-import os
 import platform as machine
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.compiler import FLAGS
 from dynbatch.kernels.c.runtime.library import ROUNDING, SCALARS, Unit
 from dynbatch.kernels.c.runtime.shipped import BASE, INSTRUCTIONS, X86_LEVELS, file_name
+from dynbatch.kernels.runtime.parallel import num_processors
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 
 MOST_BYTES = 6_000_000
@@ -85,23 +85,37 @@ def compile_units(platform: Platform, folder: Path) -> None:
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", platform.target, *FLAGS, "-s"]
     ends = [] if "windows" in platform.target else ["-lm"]
     is_mac = "macos" in platform.target
+    # zig keeps what it has made of a file, but not of what it reads from a pipe.
+    written = Path("build", "zig", platform.target)
+
+    def run(level: str, *arguments: str | Path) -> None:
+        command = [*zig, f"-mcpu={platform.processors[level]}", *map(str, arguments)]
+        result = subprocess.run(command, text=True, capture_output=True)
+        if result.returncode:
+            sys.exit(f"{platform.target}, {arguments[-1]}:\n{result.stderr}")
 
     def compile_one(job: tuple[str, Unit]) -> None:
         level, unit = job
         path = folder / level / file_name(*unit)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        command = [*zig, f"-mcpu={platform.processors[level]}", "-x", "c", "-", "-o", str(path)]
+        text, part = [written / level / f"{path.stem}{end}" for end in (".c", ".o")]
+        text.write_text(unit.text, encoding="utf-8")
+        run(level, "-include", text.with_name("system.h"), "-c", text, "-o", part)
         name = [f"-Wl,-install_name,@rpath/{path.name}"] if is_mac else []  # not this folder's
-        result = subprocess.run(
-            [*command, *name, *ends], input=unit.text, text=True, capture_output=True
-        )
-        if result.returncode:
-            sys.exit(f"{platform.target}, {level}, {unit.label}:\n{result.stderr}")
+        # Of the lowest level: for each processor zig makes the system's own code anew, which for
+        # Windows takes longer than all kernels.
+        run(BASE, part, *name, *ends, "-o", path)
         if problem := problem_of(described(path.read_bytes()), platform, unit.text):
             sys.exit(f"{platform.target}, {level}, {unit.label}: {problem}")
 
+    for level in platform.processors:
+        for each in (folder / level, written / level):
+            each.mkdir(parents=True, exist_ok=True)
+        # Compiled once, as reading it takes longer than most of a source.
+        header = written / level / "system.h"
+        header.write_text(source.read(header.name), encoding="utf-8")
+        run(level, "-x", "c-header", header, "-o", f"{header}.pch")
     jobs = [(level, unit) for level in platform.processors for unit in units(platform, level)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(num_processors()) as pool:
         list(pool.map(compile_one, jobs))
     for other in [*folder.rglob("*.lib"), *folder.rglob("*.pdb")]:
         other.unlink()
