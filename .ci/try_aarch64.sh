@@ -4,7 +4,8 @@
 # Without arguments: all of the kernels, bits in any company, random graphs. Nothing is compiled
 # there, so that the wheel's kernels run; tests that would compile C of their own skip. For Debian
 # with qemu-user; Python for ARM is unpacked from Debian's packages, and NumPy and pytest from PyPI,
-# in build/aarch64. Emulated, it takes half an hour.
+# in build/aarch64. Emulated, it takes hours: it may be stopped at any time, and goes on with the
+# tests that have not ended with this wheel.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 wheel=$(realpath "${1:?WHEEL}") && shift
@@ -28,12 +29,14 @@ if [ ! -e "$folder/site/pytest" ]; then
         --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
         "numpy>=2" "safetensors>=0.4.3" "tqdm>=4.60" "pytest>=9" "hypothesis>=6.100"
 fi
-rm -rf "$folder/wheel" "$folder/work" && mkdir -p "$folder/wheel" "$folder/work" "$folder/home"
-python3 -m zipfile -e "$wheel" "$folder/wheel"
-cd "$folder/work" && cp -r "$root"/{tests,examples,benchmarks,pyproject.toml} .
+of_wheel=$folder/$(sha256sum "$wheel" | cut -c1-16)
+[ -e "$of_wheel/site" ] || python3 -m zipfile -e "$wheel" "$of_wheel/site"
+mkdir -p "$of_wheel/work" "$folder/home" && cd "$of_wheel/work"
+cp -r --update --preserve=timestamps "$root"/{tests,examples,benchmarks,pyproject.toml,.ci/resumed.py} .
 
 # OpenBLAS raises flags of floating point under qemu that its results do not bear out.
 [ $# -gt 0 ] || set -- tests/kernels tests/test_batch_invariance.py tests/test_random_graphs.py
-exec env -i PATH=/nonexistent HOME="$folder/home" PYTHONPATH="$folder/wheel:$folder/site" \
+exec env -i PATH=/nonexistent HOME="$folder/home" RESUMED="$of_wheel/ended.txt" \
+    PYTHONPATH="$of_wheel/site:$folder/site" \
     "$(command -v qemu-aarch64)" -L "$folder/python" "$folder/python/usr/bin/$version" \
-    -m pytest --suite main -p no:cacheprovider -W "ignore:.*encountered in matmul" "$@"
+    -m pytest --suite main -p resumed -p no:cacheprovider -W "ignore:.*encountered in matmul" "$@"
