@@ -20,6 +20,7 @@ from dynbatch.models.pretrained.distilbert import (
 from dynbatch.models.pretrained.gemma import Gemma2, Gemma2Config, Gemma3, Gemma3Config
 from dynbatch.models.pretrained.gpt2 import GPT2, GPT2Config
 from dynbatch.models.pretrained.llama import Llama, LlamaConfig
+from dynbatch.models.pretrained.mamba import Mamba2Config, Mamba2LanguageModel
 from dynbatch.models.pretrained.marian import Marian, MarianConfig
 from dynbatch.models.pretrained.mistral import Mistral, MistralConfig
 from dynbatch.models.pretrained.model import PretrainedModel
@@ -75,6 +76,8 @@ __all__ = [
     "MPNetForClassification",
     "MPNetForMaskedWords",
     "MPNetForTokens",
+    "Mamba2Config",
+    "Mamba2LanguageModel",
     "Marian",
     "MarianConfig",
     "Mistral",

@@ -26,6 +26,7 @@ from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json,
 from dynbatch.models.pretrained.gemma import Gemma2, Gemma3
 from dynbatch.models.pretrained.gpt2 import GPT2
 from dynbatch.models.pretrained.llama import Llama
+from dynbatch.models.pretrained.mamba import Mamba2LanguageModel
 from dynbatch.models.pretrained.marian import Marian
 from dynbatch.models.pretrained.mistral import Mistral
 from dynbatch.models.pretrained.model import PretrainedModel, lies_short, precision_of
@@ -51,7 +52,7 @@ from dynbatch.train.run_folder import model_file
 
 _WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (
     Bert, Roberta, DistilBert, MPNet, ModernBert, GPT2, Llama, Mistral, Qwen2, Qwen3, Qwen3Next,
-    Gemma2, Gemma3, T5, Marian, Bart, MBart,
+    Gemma2, Gemma3, Mamba2LanguageModel, T5, Marian, Bart, MBart,
 )  # fmt: skip
 _WITH_HEAD: tuple[type[PretrainedModel], ...] = (
     BertForMaskedWords, BertForClassification, BertForTokens,
