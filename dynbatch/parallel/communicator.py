@@ -185,25 +185,27 @@ class Communicator:
         """
         self.exchange({}, {source: array})
 
-    def exchange(self, sent: Mapping[int, Array], received: Mapping[int, Array]) -> None:
+    def exchange(
+        self, sent: Mapping[int, Array | None], received: Mapping[int, Array | None]
+    ) -> None:
         """Send arrays to other ranks, by rank, while arrays are filled with what others send.
 
-        They are C-contiguous and on one device. Whoever is sent something receives it, by `receive`
-        or `exchange`; ranks for which there is nothing need not call it.
+        They are C-contiguous and on one device; None is nothing. Whoever is sent something receives
+        it, by `receive` or `exchange`; ranks for which there is nothing need not call it.
         """
-        for other in (*sent, *received):
+        moving = [
+            (rank, array) for rank, array in (*sent.items(), *received.items()) if array is not None
+        ]
+        for other, _ in moving:
             if not 0 <= other < self.size or other == self.rank:
                 raise refused(
                     "Communicator.exchange",
                     f"rank {other} is given on rank {self.rank} of {self.size}",
                     "another rank of the run", "ranks are counted from 0",
                 )  # fmt: skip
-        if sent or received:
-            like = next(iter((*sent.values(), *received.values())))
-            ranks = range(self.size)
-            self._exchange(
-                like, [sent.get(r) for r in ranks], [received.get(r) for r in ranks], False
-            )
+        if moving:
+            out, into = [[each.get(r) for r in range(self.size)] for each in (sent, received)]
+            self._exchange(moving[0][1], out, into, False)
 
     # The end --------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from dynbatch.parallel.agreement import require_equal
 from dynbatch.parallel.buckets import buckets
 from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
 from dynbatch.parallel.shared_gradients import SharedGradients
+from dynbatch.parallel.transport import bytes_of
 from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 
@@ -116,12 +117,8 @@ def _new_values(shared: SharedGradients, parameters: Sequence[Parameter]) -> tup
     """A digest of each parameter's value; of none where all have been compared."""
     if all([parameter in shared.compared for parameter in parameters]):
         return ()
-    return tuple([_value_digest(parameter) for parameter in parameters])
-
-
-def _value_digest(parameter: Parameter) -> str:
-    value = np.ascontiguousarray(transfer.to_host(parameter.value)).reshape(-1)
-    return blake2b(value.view(np.uint8).data, digest_size=8).hexdigest()
+    values = (bytes_of(transfer.to_host(parameter.value)) for parameter in parameters)
+    return tuple([blake2b(value, digest_size=8).hexdigest() for value in values])
 
 
 def _count(parameter: Parameter) -> int:

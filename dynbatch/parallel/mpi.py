@@ -50,7 +50,7 @@ class MpiTransport(Transport):
     def _move(self, number: int, sent: Buffers, received: Buffers) -> None:
         byte, send = self._mpi.BYTE, self._joined.Isend
         out, into = [
-            {r: data for r, each in enumerate(buffers) if (data := bytes_of(each)) is not None}
+            {r: bytes_of(each) for r, each in enumerate(buffers) if each is not None}
             for buffers in (sent, received)
         ]
         try:

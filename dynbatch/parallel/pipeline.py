@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from math import prod
 from typing import Any, NamedTuple
@@ -241,6 +241,7 @@ class _Links:
             due:   the micro-batch whose gradient comes from the stage after.
         """
         begun = time.perf_counter()
+        exchange = self._communicator.exchange
         after, before = self._communicator.rank + 1, self._communicator.rank - 1
         header = length = flat = values = gradient = None
         if out is not None:
@@ -248,9 +249,9 @@ class _Links:
             header = np.frombuffer(pickle.dumps((flat.dtype.str, out.shapes)), np.uint8)
             length = np.array([header.size])
         coming = np.zeros(1, np.int64) if comes else None
-        self._move({after: length}, {before: coming})
+        exchange({after: length}, {before: coming})
         coming = None if coming is None else np.empty(coming[0], np.uint8)
-        self._move({after: header}, {before: coming})
+        exchange({after: header}, {before: coming})
         if coming is not None:
             dtype, shapes = pickle.loads(coming.data)
             size = sum([prod(shape) for of_one in shapes for shape in of_one])
@@ -258,13 +259,6 @@ class _Links:
         if due is not None:
             gradient = np.empty(due.num_elements, due.graph.dtype)
         received = {before: None if values is None else values.flat, after: gradient}
-        self._move({after: flat, before: back}, received)
+        exchange({after: flat, before: back}, received)
         self.waited += time.perf_counter() - begun
         return values, gradient
-
-    def _move(self, sent: Mapping[int, Array | None], received: Mapping[int, Array | None]) -> None:
-        some = [
-            {rank: array for rank, array in arrays.items() if array is not None}
-            for arrays in (sent, received)
-        ]
-        self._communicator.exchange(*some)

@@ -48,7 +48,8 @@ class SocketTransport(Transport):
     def _move(self, number: int, sent: Buffers, received: Buffers) -> None:
         waiting = 0
         for r, peer in self._peers.items():
-            moving = _Moving(r, number, bytes_of(sent[r]), bytes_of(received[r]))
+            arrays = sent[r], received[r]
+            moving = _Moving(r, number, *[a if a is None else bytes_of(a) for a in arrays])
             if moving.events():
                 waiting += 1
                 self._selector.register(peer, moving.events(), moving)

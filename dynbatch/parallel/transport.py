@@ -104,8 +104,8 @@ class Transport:
         raise NotImplementedError(f"{type(self).__name__}.close")
 
 
-def bytes_of(array: Buffer | None) -> memoryview | None:
-    return None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def bytes_of(array: Buffer) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> ParallelError:
