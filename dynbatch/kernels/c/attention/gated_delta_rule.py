@@ -28,7 +28,7 @@ GROUP_WIDTH = 256
 
 # With b: a state of more numbers is worth its chunks at any length; below, tokens one by one are as
 # fast as chunks in a sentence with a token for each NUMBERS_PER_TOKEN of its state's numbers.
-MOST_OF_STATE, NUMBERS_PER_TOKEN = 80**2, 32
+MOST_OF_STATE, NUMBERS_PER_TOKEN = 96**2, 40
 
 _library = Library("attention/gated_delta_rule.c")
 

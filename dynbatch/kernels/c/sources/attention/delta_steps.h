@@ -145,10 +145,11 @@ static Head head_of(
     return x;
 }
 
-// Ask for a row that lies far from the ones before it, some tokens before it is needed.
-INLINE void ask_for(const REAL* x, ptrdiff_t width) {
-    for (ptrdiff_t c = 0; c < width; c += 64 / (REAL_BYTES)) __builtin_prefetch(x + c);
-}
+// Ask for a row that lies far from the ones before it, a token before it is read, or written: a store
+// that waits for its line would hold up those of the state behind it.
+#define ASK_FOR(writes, x, width)                                 \
+    for (ptrdiff_t at = 0; at < (width); at += 64 / (REAL_BYTES)) \
+    __builtin_prefetch((x) + at, writes)
 
 static void clear(ptrdiff_t n, REAL* x) { memset(x, 0, (size_t)n * sizeof(REAL)); }
 
@@ -168,13 +169,16 @@ static void forward_by_steps(
         clear(d * VECTORS * LANES, state);
         clear(columns, seen);
         for (ptrdiff_t t = 0; t < x->tokens; t++) {
-            ptrdiff_t next = least(t + 1, x->tokens - 1), later = least(t + 1, x->tokens - 1);
+            ptrdiff_t next = least(t + 1, x->tokens - 1);
             const REAL *k = x->k + t * x->key_row, *v = x->v + t * x->value_row + c;
             REAL* out = call->out + x->values + t * x->value_row + c;
             REAL* errors = call->errors ? call->errors + x->values + t * x->value_row + c : unread;
-            ask_for(x->q + later * x->key_row, d);
-            ask_for(x->k + later * x->key_row, d);
-            ask_for(x->v + later * x->value_row + c, columns);
+            ASK_FOR(0, x->q + next * x->key_row, d);
+            ASK_FOR(0, x->k + next * x->key_row, d);
+            ASK_FOR(0, x->v + next * x->value_row + c, columns);
+            ASK_FOR(1, call->out + x->values + next * x->value_row + c, columns);
+            if (call->errors)
+                ASK_FOR(1, call->errors + x->values + next * x->value_row + c, columns);
             Step step = {.a = x->a[t],
                 .left = {k},
                 .right = {w},
@@ -251,10 +255,12 @@ static void backward_by_steps(
             const REAL *q = x->q + t * key, *k = x->k + t * key, *dy = dout + t * value + c;
             const REAL* error = errors + t * value + c;
             REAL *dv = u + t * u_row + c, dot = inner(d, q, k);
-            ask_for(x->q + ahead * key, d);
-            ask_for(x->k + ahead * key, d);
-            ask_for(dout + ahead * value + c, columns);
-            ask_for(errors + ahead * value + c, columns);
+            ASK_FOR(0, x->q + ahead * key, d);
+            ASK_FOR(0, x->k + ahead * key, d);
+            ASK_FOR(0, dout + ahead * value + c, columns);
+            ASK_FOR(0, errors + ahead * value + c, columns);
+            ASK_FOR(1, dk + ahead * dk_row, d);
+            ASK_FOR(1, u + ahead * u_row + c, columns);
             scale_row(columns, x->b[t], error, w);
             Step step = {.a = x->a[next],
                 .left = {x->q + next * key, x->k + next * key},
@@ -295,10 +301,11 @@ static void backward_by_steps(
             ptrdiff_t ahead = least(t + 1, tokens - 1);
             const REAL *q = x->q + t * key + c, *k = x->k + t * key + c;
             REAL *to_q = dq + t * dq_row + c, *to_k = dk + t * dk_row + c;
-            ask_for(x->k + ahead * key + c, columns);
-            ask_for(dout + ahead * value, e);
-            ask_for(errors + ahead * value, e);
-            ask_for(u + ahead * u_row, e);
+            ASK_FOR(0, x->k + ahead * key + c, columns);
+            ASK_FOR(0, dout + ahead * value, e);
+            ASK_FOR(0, errors + ahead * value, e);
+            ASK_FOR(0, u + ahead * u_row, e);
+            ASK_FOR(1, dq + ahead * dq_row + c, columns);
             scale_row(e, x->b[t], errors + t * value, w);
             Step step = {.a = x->a[t],
                 .left = {w},
