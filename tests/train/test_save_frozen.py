@@ -100,7 +100,10 @@ def test_weights_that_an_adapter_is_merged_into_are_written(tmp_path):
     train.load_checkpoint(path, again)
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(again.state_dict()[name], value)
+    with pytest.raises(CheckpointError, match=r"(?s)is merged into this GPT2.*unmerge_adapter"):
+        train.load_checkpoint(path, model)  # whose values unmerging would undo
     models.remove_adapter(model)
+    train.load_checkpoint(path, model)
     with pytest.raises(ArgumentError, match="all 16 parameters of this GPT2 are frozen"):
         train.save_checkpoint(tmp_path / "none.safetensors", model, save_frozen=False)
     assert not (tmp_path / "none.safetensors").exists()
