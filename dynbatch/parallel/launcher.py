@@ -195,13 +195,11 @@ def _said(
     ranks: Sequence[_Rank], verdict: LogEntry | None, earliest: _Rank | None, asked: int | None
 ) -> int:
     """Print who failed, in a line. Returns the exit status of the run."""
-    if asked is not None and earliest is not None:
-        return 128 + asked
     if earliest is None:
         return 0
-    culprit = earliest
-    if verdict is not None:
-        culprit = next((each for each in ranks if each.rank == verdict.rank), earliest)
+    if asked is not None:
+        return 128 + asked
+    culprit = next((each for each in ranks if verdict and each.rank == verdict.rank), earliest)
     others = len([each for each in ranks if each is not culprit and each.process.returncode])
     status = culprit.process.returncode
     what, more = how_it_ended(culprit.rank, status), ""

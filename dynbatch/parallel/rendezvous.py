@@ -204,11 +204,12 @@ def _log_of(place: PlaceInRun, peer: socket.socket) -> RunLog:
 
 
 def _in_vain(place: PlaceInRun, ranks: Collection[int]) -> ParallelError:
+    run = f" in the run or job {place.run}" if place.run else ""
     return ParallelError(
         f"rank {place.rank} waited in vain for ranks {sorted(ranks)} of {place.size} at MASTER_PORT"
-        f" {place.port}.\n"
+        f" {place.port}{run}.\n"
         "  rule: all ranks are processes of one user on one machine, with one MASTER_PORT and\n"
-        "        WORLD_SIZE, and all call connect() in time\n"
+        f"        WORLD_SIZE, of one job or {RUN}, and all call connect() in time\n"
         "  fix:  call connect() first and prepare data afterwards, or give all ranks "
         "connect(timeout=600);\n"
         "        if a rank is missing, look whether it was started, or ended with an error of its "

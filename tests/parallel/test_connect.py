@@ -219,6 +219,8 @@ def test_runs_of_other_names_with_one_port_do_not_meet():
         assert len(second.log.entries()) == 1
     for each in joined:
         each.close()
+    with pytest.raises(ParallelError, match=r"\[0\] of 2 at MASTER_PORT 7 in the run or job two\."):
+        join(PlaceInRun(1, 2, 1, False, 7, 2, "two"), 0.1)
 
 
 def test_a_second_process_that_is_one_rank_ends_both_runs(folder):
