@@ -148,7 +148,8 @@ def gated_delta_rule_backward(
         dW = Pᵀ dO + D_n K dS' - Mᵀ U,  U = b dW,  dV = U
 
     the other gradients are those of the chunk's products. log_a's are sums over the terms that
-    each a_t is a factor of, and not differences of such sums.
+    each a_t is a factor of, and not differences of such sums, but where C goes token by token: a
+    strong gate's is as exact there as its neighbours' are, and 0 where a = 0.
 
     Args:
         errors, states: as forward left them. States that it did not keep are made again.

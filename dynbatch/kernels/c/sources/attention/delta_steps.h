@@ -335,7 +335,8 @@ static void backward_by_steps(
         for (ptrdiff_t t = end - 1; t >= middle; t--) dlog_a[t] = sum += ends[t] - starts[t];
     }
     for (ptrdiff_t t = 0, gate = x->gates; t < tokens; t++, gate += x->heads) {
-        if (call->dlog_a) call->dlog_a[gate] = dlog_a[t];
+        // A closed gate's is 0 (or NaN), not what rounding leaves of its neighbours'.
+        if (call->dlog_a) call->dlog_a[gate] = x->a[t] ? dlog_a[t] : dlog_a[t] * 0;
         if (call->db) call->db[gate] = db[t];
     }
 }
