@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dynbatch.nodes.node import Node
-
-
-class Ancestor(NamedTuple):
-    """The part of a node that random streams look at.
-
-    Attributes:
-        name:    the `stream_name` of its type.
-        content: bytes that tell it from others of its type and inputs.
-        read:    the indices of its inputs.
-    """
-
-    name: str
-    content: bytes
-    read: list[int]
 
 
 class LateNodes(Protocol):
     """A stand-in, in a graph's list, for nodes that nobody has asked for yet."""
 
-    def ancestor(self, index: int) -> Ancestor:
-        """The node with this index, which does not become one."""
+    def enter_keys(self, streams: RandomStreams) -> None:
+        """Enter the keys of these nodes, none of which becomes one.
+
+        Those of what was made before have been entered, or can be asked for.
+        """
 
 
 class RandomStreams:
@@ -40,12 +29,18 @@ class RandomStreams:
 
     Args:
         nodes: of the graph, by index.
+
+    Attributes:
+        keys:    of nodes by index, as far as somebody asked for them: what a number follows from.
+        of_late: of values of late nodes, by what stands for them.
     """
 
     def __init__(self, seed: int, nodes: Sequence[Node | LateNodes]) -> None:
         self._seed = seed
         self._nodes = nodes
-        self._keys: dict[int, int] = {}
+        self._first = 0  # of the nodes that have not been searched for late ones
+        self.keys: dict[int, int] = {}
+        self.of_late: dict[int, int] = {}
         self._counts: dict[tuple[int, int | str | None], int] = {}
 
     def of(self, node: Node, example: int | str | None = None) -> int:
@@ -55,36 +50,46 @@ class RandomStreams:
             example: the key of the example that it belongs to. Nodes with the same history are told
                 apart by it, and only those of one example by their order.
         """
-        base = self._key(node)
+        base = self.key(node.index)
         count = self._counts.get((base, example), 0)
         self._counts[base, example] = count + 1
         suffix = "" if example is None else f",{example!r}"
         return zlib.crc32(f"{self._seed},{base},{count}{suffix}".encode())
 
-    def _key(self, node: Node) -> int:
-        keys, nodes = self._keys, self._nodes
-        known = keys.get(node.index)
-        if known is not None:
-            return known
-        missing: dict[int, Ancestor] = {}
-        waiting = [node.index]
+    def key(self, index: int) -> int:
+        """The key of the node with this index: a hash of all that it descends from."""
+        keys, nodes = self.keys, self._nodes
+        missing: dict[int, list[int]] = {}
+        waiting = [] if index in keys else [index]
         while waiting:
-            index = waiting.pop()
-            if index not in keys and index not in missing:
-                other = nodes[index]
-                missing[index] = ancestor = (
-                    Ancestor(other.stream_name, other.content(), other.indices_read())
-                    if isinstance(other, Node)
-                    else other.ancestor(index)
-                )
-                waiting += ancestor.read
-        for index in sorted(missing):  # creation order: inputs come first
-            name, content, read = missing[index]
-            # Written out where it is one number, since most nodes have one input.
-            numbers = f"[{keys[read[0]]}]" if len(read) == 1 else [keys[k] for k in read]
-            start = zlib.crc32(content) if content else 0
-            keys[index] = zlib.crc32(f"{name}{numbers}".encode(), start)
-        return keys[node.index]
+            other = waiting.pop()
+            if other in keys or other in missing:
+                continue
+            node = nodes[other]
+            if isinstance(node, Node):
+                missing[other] = node.indices_read()
+                waiting += missing[other]
+            else:
+                self._enter_late_keys()
+        for other in sorted(missing):  # creation order: inputs come first
+            node = nodes[other]
+            assert isinstance(node, Node)
+            start = zlib.crc32(node.content())
+            keys[other] = key_of(node.stream_name, [keys[k] for k in missing[other]], start)
+        return keys[index]
+
+    def _enter_late_keys(self) -> None:
+        """Enter those of all late nodes by now: each reads those before it."""
+        fresh, self._first = self._nodes[self._first :], len(self._nodes)
+        for late in dict.fromkeys([node for node in fresh if not isinstance(node, Node)]):
+            late.enter_keys(self)
+
+
+def key_of(name: str, read: list[int], start: int = 0) -> int:
+    """The key of a node from its `stream_name`, the keys of its inputs, and a hash of `content`."""
+    # Written out where it is one number, since most nodes have one input.
+    numbers = f"[{read[0]}]" if len(read) == 1 else read
+    return zlib.crc32(f"{name}{numbers}".encode(), start)
 
 
 class Sentences:

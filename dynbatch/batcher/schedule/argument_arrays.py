@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,14 @@ class Entries:
         self.counts: Array | None = None
         if SumArgument in types:
             sums = [x.terms if type(x) is SumArgument else (x,) for x in arguments]
-            self.counts = np.array([len(terms) for terms in sums])
-            arguments = [x for terms in sums for x in terms]
+            self.counts = np.fromiter(map(len, sums), np.int64, len(sums))
+            arguments = list(chain.from_iterable(sums))
             types = set(map(type, arguments))
         count = len(arguments)
         if int in types:
-            numbers = [x if type(x) is int else number_of(x, graph) for x in arguments]
-            values = np.fromiter(numbers, np.int64, count)
+            if len(types) > 1:
+                arguments = [x if type(x) is int else number_of(x, graph) for x in arguments]
+            values = np.fromiter(arguments, np.int64, count)
             codes, self.row = values >> ROW_BITS, values & ROW
             used = first_uses(codes)
             self.origins: list[Origin] = [graph.origins[code] for code in used]

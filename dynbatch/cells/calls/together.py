@@ -6,9 +6,9 @@ They are the calls that a loop would make, in its order: their nodes have the sa
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from dynbatch.cells.calls.arguments import NodeArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, leaves
 from dynbatch.cells.calls.results import Results, SumArgument, are_results, total
-from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, indices_in, number_of
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallGraph, CallTable, indices_in, number_of
 from dynbatch.errors import DynbatchError, ShapeError
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.row import Row, light_row
-from dynbatch.nodes.stream import Ancestor
+from dynbatch.nodes.stream import RandomStreams, key_of
 
 
 class Children(NamedTuple):
@@ -39,25 +39,52 @@ NO_CHILDREN = Children((), [])
 _HAVE_FORMS = frozenset((Results, Call, ResultPart, TuplePart, Row, SumArgument))
 
 
-class LateCalls:
-    """Calls in consecutive rows of a table, each a node once somebody asks for it.
+class LateRows(NamedTuple):
+    """Consecutive rows of a table, the calls of which are nodes once somebody asks for them.
 
-    For each row of a matrix that it is given, a call takes one number of a node more.
-
-    Args:
-        matrices: the columns of these rows.
-        starts:   of each call the first of its numbers of nodes.
+    matrices: the columns of these rows that are rows of a matrix, for each of which a call takes
+        one number of a node more.
+    starts:   of each call the first of its numbers of nodes.
     """
 
-    __slots__ = ("_matrices", "_ready", "_row", "_starts", "_table")
+    table: CallTable
+    first: int
+    matrices: Sequence[list[Any]]
+    starts: Sequence[int]
+
+    def index_of(self, row: int) -> int:
+        """The number of the node that the call in a row is."""
+        return self.starts[row - self.first] + len(self.matrices)
+
+    def known_of_keys(
+        self, streams: RandomStreams
+    ) -> tuple[list[tuple[list[Any], int | None]], int, Iterator[int]]:
+        """Each column, and the key of its rows if they are of one matrix; a hash; the indices."""
+        graph, columns = self.table.graph, list[tuple[list[Any], int | None]]()
+        for column in self.table.columns:
+            is_matrix = any([column is matrix for matrix in self.matrices])
+            key = _key_of_value(column[self.first], graph, streams) if is_matrix else None
+            columns.append((column, key))
+        indices = iter([start + len(self.matrices) for start in self.starts])
+        return columns, crc32(self.table.cell.__name__.encode()), indices
+
+
+class LateCalls:
+    """A stand-in for the calls in some rows until they are nodes.
+
+    Args:
+        made_at_once: the numbers of these calls, and of those made with them (see `sum_tree`), in
+            order of creation, and the rows that all of these are in.
+    """
+
+    __slots__ = ("made_at_once", "ready", "rows")
 
     def __init__(
-        self, table: CallTable, ready: int, matrices: Sequence[list[Any]], starts: Sequence[int]
+        self, rows: LateRows, ready: int, made_at_once: tuple[Sequence[int], Sequence[LateRows]]
     ) -> None:
-        self._table = table
-        self._ready = ready
-        self._row, self._starts = len(table.calls), starts
-        self._matrices = matrices
+        self.rows = rows
+        self.ready = ready
+        self.made_at_once = made_at_once
 
     def append(
         self,
@@ -66,45 +93,46 @@ class LateCalls:
         late: Sequence[LateCalls],
     ) -> None:
         """Enter them in the table, column by column, and what is late among the nodes."""
-        table, count = self._table, len(depths)
+        table, count = self.rows.table, len(depths)
         table.is_late = True
         for column, arguments in entries:
             column.extend(arguments)
-        table.phases.extend([self._ready] * count)
+        table.phases.extend([self.ready] * count)
         table.depths.extend(depths)
         table.nodes.extend(late)
         table.calls.extend([self] * count)
 
     def index(self, row: int) -> int:
         """The number of the node that the call in a row is."""
-        return self._starts[row - self._row] + len(self._matrices)
+        return self.rows.index_of(row)
 
-    def ancestor(self, index: int) -> Ancestor:
-        """The call, or the row of a matrix, with this index; see `nodes.stream`.
-
-        All rows of a matrix have one key: a call is told to read those of the first call.
-        """
-        table, graph = self._table, self._table.graph
-        starts, matrices = self._starts, self._matrices
-        call = bisect_right(starts, index) - 1
-        row, start = self._row + call, starts[call]
-        if index < start + len(matrices):
-            number = matrices[index - start][row]
-            return Ancestor(Row.stream_name, b"", [graph.origins[number >> ROW_BITS].index])
-        read: list[int] = []
-        for column in table.columns:
-            for k, matrix in enumerate(matrices):
-                if matrix is column:
-                    read.append(starts[0] + k)
-                    break
-            else:
-                read += indices_in(column[row], graph)
-        return Ancestor(Call.stream_name, table.cell.__name__.encode(), read)
+    def enter_keys(self, streams: RandomStreams) -> None:
+        """Enter the keys that the calls would have as nodes; see `nodes.stream`."""
+        numbers, parts = self.made_at_once
+        of_late, of_index, graph = streams.of_late, streams.keys, self.rows.table.graph
+        if numbers[0] in of_late:
+            return
+        known = {rows.table.number: rows.known_of_keys(streams) for rows in parts if rows.starts}
+        for number in numbers:
+            row, read = number & ROW, list[int]()
+            columns, start, indices = known[number >> ROW_BITS]
+            for column, key in columns:
+                x = column[row]
+                if key is not None:
+                    read.append(key)
+                elif type(x) is int:
+                    read.append(of_late.get(x) or _key_of_value(x, graph, streams))
+                elif type(x) is SumArgument and type(x.members) is Results:  # of edges before
+                    read += map(of_late.__getitem__, x.members.values)
+                else:
+                    read += [streams.key(index) for index in indices_in(x, graph)]
+            of_late[number] = of_index[next(indices)] = key_of(Call.stream_name, read, start)
 
     def make(self, row: int) -> Call:
         """Make the node of the call in a row, and before it those of its rows of matrices."""
-        table, index = self._table, self._starts[row - self._row]
-        for column in self._matrices:
+        table, first, matrices, starts = self.rows
+        index = starts[row - first]
+        for column in matrices:
             number = column[row]
             if type(number) is int:  # not a node made before an interrupt
                 node = light_row(table.graph.origins[number >> ROW_BITS], number & ROW)
@@ -112,9 +140,19 @@ class LateCalls:
             index += 1
         call = Call()
         call.origin, call.form_id, call.depth = table, table.form_id, table.depths[row]
-        call.ready, call.row, call.index = self._ready, row, index
+        call.ready, call.row, call.index = self.ready, row, index
         table.calls[row] = table.nodes[index] = call
         return call
+
+
+def _key_of_value(value: Any, graph: CallGraph, streams: RandomStreams) -> int:
+    """The key of a row of a matrix or of a call, as a node or by its number; see `CallGraph`."""
+    if isinstance(value, Node):
+        return streams.key(value.index)
+    origin, row = graph.origins[value >> ROW_BITS], value & ROW
+    if isinstance(origin, Node):
+        return key_of(Row.stream_name, [streams.key(origin.index)])
+    return streams.key(origin.index_of(row))
 
 
 def together(
@@ -207,7 +245,9 @@ def _enter(
         entries.append(x.values[made:] if is_row else [x] * missing)
     numbers = 1 + len(matrices)  # of nodes, for each call
     begin = len(table.nodes)
-    late = LateCalls(table, ready, matrices, range(begin, begin + missing * numbers, numbers))
+    starts = range(begin, begin + missing * numbers, numbers)
+    rows = LateRows(table, len(table.calls), matrices, starts)
+    late = LateCalls(rows, ready, (range(first + made, first + count), [rows]))
     late.append(zip(table.columns, entries, strict=True), depths[made:], [late] * numbers * missing)
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
 
@@ -239,38 +279,46 @@ def sum_tree(
         return states
     table, edges = tables
     graph, rows, zeros = table.graph, Results.of_matrix(xs), NodeArgument(None, edges.form_id)
-    first, first_edge = [each.number << ROW_BITS | len(each.calls) for each in tables]
-    start, first_row, depths = len(table.nodes), rows.values[0], {edges: 0}
+    number, edge = [each.number << ROW_BITS | len(each.calls) for each in tables]
+    for k, node in enumerate(order, number):
+        states[node] = k
+    # In the loop's order, but each call has a row of x to itself: for each edge a row and a call,
+    # then for the node.
+    first_row, index, depths = rows.values[0], len(table.nodes), {edges: 0}
     below: list[Any] = []  # the sums of the nodes
     parents: list[int] = []  # and both ends of the edges
     read: list[int] = []
+    numbers: list[int] = []
     starts: list[int] = []
     edge_starts: list[int] = []
-    of_edges = LateCalls(edges, rows.ready, edges.columns[:1], edge_starts)
-    of_nodes = LateCalls(table, rows.ready, table.columns[:1], starts)
-    late: list[LateCalls] = []
-    for number, node in enumerate(order, first):
-        count = len(children[node])
-        # In the loop's order, but each call has a row of x to itself: for each edge a row and a
-        # call, then for the node.
-        late += [of_edges] * (2 * count) + [of_nodes] * 2
-        edge_starts += range(start, start + 2 * count, 2)
-        start += 2 * count + 2
-        starts.append(start - 2)
-        states[node] = number
-        parents += [first_row + node] * count
-        read += [states[child] for child in children[node]]
-        end = first_edge + len(read)
-        if count > 1:
-            terms = Results(graph, range(end - count, end), rows.ready, edges.form_id, (edges,))
+    for node in order:
+        joined = children[node]
+        end = edge + len(joined)
+        if len(joined) > 1:
+            terms = Results(graph, range(edge, end), rows.ready, edges.form_id, (edges,))
             below.append(SumArgument.of_late(terms, edges.form, depths))
         else:
-            below.append(end - 1 if count else zeros)
+            below.append(edge if joined else zeros)
+        for child in joined:
+            parents.append(first_row + node)
+            read.append(states[child])
+            numbers.append(edge)
+            edge_starts.append(index)
+            edge, index = edge + 1, index + 2
+        numbers.append(number)
+        starts.append(index)
+        number, index = number + 1, index + 2
+    late_rows = [
+        LateRows(each, len(each.calls), each.columns[:1], indices)
+        for each, indices in ((edges, edge_starts), (table, starts))
+    ]
+    of_edges, of_nodes = [LateCalls(r, rows.ready, (numbers, late_rows)) for r in late_rows]
     # Appends alone (see `calls.maker`), of which the first and the last are to one table: so an
     # interrupt between any of them is noticed there.
     table.columns[0].extend([first_row + node for node in order])
     edges.columns[0].extend(parents)
     of_edges.append([(edges.columns[1], read)], [0] * len(read), [])
+    late = [of_nodes] * (2 * len(numbers))
     of_nodes.append([(table.columns[1], below)], [0] * len(below), late)
     return Results(graph, states, rows.ready, table.form_id, (table,))
 
