@@ -86,12 +86,14 @@ def _by_level(part: Sequence[int], pending: Sequence[Pending], ordered: Ordered)
     tables = [pending[k] for k in part]
     sizes = [calls.rows.size for calls in tables]
     depth = tables[0].depths() if len(part) == 1 else levels(sum(sizes), *_edges(tables))
-    by_memory = [calls.by_memory for calls in tables]
-    ranks = [
-        np.zeros(size, np.int64) if memory is None else memory[1]
-        for memory, size in zip(by_memory, sizes, strict=True)
-    ]
-    order = np.lexsort((np.concatenate(ranks), depth))
+    memories = [calls.by_memory for calls in tables]
+    order = np.argsort(depth, kind="stable")
+    if any(memories):
+        ranks = [
+            np.zeros(size, np.int64) if memory is None else memory[1]
+            for memory, size in zip(memories, sizes, strict=True)
+        ]
+        order = np.lexsort((np.concatenate(ranks), depth))
     depth, owner = depth[order], repeat(np.arange(len(part)), sizes)[order]
     changes = np.diff(depth) > 0
     if (np.diff(owner) != 0)[~changes].any():
