@@ -18,6 +18,7 @@ from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
+from dynbatch.models.pretrained.folder import CONFIG
 from dynbatch.parallel.environment import place_in_run
 from dynbatch.random import seed
 from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
@@ -147,7 +148,7 @@ def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
 
 
 def refuse_to_write_over_a_run(settings: TrainingSettings) -> None:
-    """Check that no run is where a new one would be saved.
+    """Check that no run is where a new one would be saved, and no published model.
 
     Raises:
         CheckpointError: there is one, or what is left of one.
@@ -155,6 +156,11 @@ def refuse_to_write_over_a_run(settings: TrainingSettings) -> None:
     checkpoint = settings.checkpoint
     if checkpoint is None:
         return
+    if not settings.resume and (checkpoint.parent / CONFIG).exists():  # its weights may be in parts
+        raise CheckpointError(
+            f"{checkpoint.parent}: a folder of Hugging Face, where {checkpoint.name} stands for "
+            "the model's weights.\n  fix: give another --output."
+        )
     if not checkpoint.exists():
         if (best := best_of(checkpoint)).exists():
             raise CheckpointError(

@@ -84,12 +84,15 @@ def test_a_piece_counts_only_what_no_piece_before_it_has():
         (["--overlap", "600"], "--overlap 600 with --longest 512"),
         (["--from", "endless"], 'put "eos_token_id" into its config.json'),
         (["--task", "document-tuning", "--output", "run"], "--from FOLDER is a GPT-2, Llama"),
+        (["--output", "in_parts"], "in_parts: a folder of Hugging Face"),
         (["--from", "nowhere"], "nowhere: there is no such file or folder"),
     ],
 )
 def test_what_cannot_be_tuned_is_said(folder, options, said, capsys):
     Bert(BertConfig(intermediate_size=8, **SIZES)).save_pretrained("bert")
     Llama(LlamaConfig(intermediate_size=12, **SIZES)).save_pretrained("endless")
+    Path("in_parts").mkdir()
+    Path("in_parts/config.json").write_text("{}")
     train = ["train", "poems.txt"] if "--task" in options else TRAIN
     assert main([*train, *options]) == 1
     assert said in capsys.readouterr().err and not Path("run").exists()
