@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dynbatch.arguments import is_count
-from dynbatch.errors import CheckpointError, DataError
+from dynbatch.errors import ArgumentError, CheckpointError, DataError
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.pretrained import PretrainedModel, load_pretrained
 from dynbatch.models.pretrained.language import CausalModel
@@ -65,8 +65,16 @@ class DocumentTuning(DocumentWriter):
         Raises:
             DataError:       there is no folder to begin from, or its model is not a causal one.
             CheckpointError: the folder has no model, or no tokenizer.
-            ArgumentError:   pieces of long documents would overlap whole.
+            ArgumentError:   pieces of long documents would overlap whole, or a dropout is asked for
+                that nothing has.
         """
+        if settings.dropout and settings.lora is None:
+            raise ArgumentError(
+                f"--dropout {settings.dropout} without --lora: nothing would be dropped by it.\n"
+                "  rule: it is for what LoRA's matrices read; the model has the dropout of its "
+                "config.json\n"
+                "  fix:  --lora 8, or leave --dropout out"
+            )
         folder = folder_to_begin_from(
             settings, cls.name, "--from FOLDER is a GPT-2, Llama or other causal model, with its "
             "tokenizer",

@@ -84,6 +84,7 @@ def test_a_piece_counts_only_what_no_piece_before_it_has():
         (["--overlap", "600"], "--overlap 600 with --longest 512"),
         (["--from", "endless"], 'put "eos_token_id" into its config.json'),
         (["--task", "document-tuning", "--output", "run"], "--from FOLDER is a GPT-2, Llama"),
+        (["--dropout", "0.1"], "--dropout 0.1 without --lora"),
         (["--output", "in_parts"], "in_parts: a folder of Hugging Face"),
         (["--from", "nowhere"], "nowhere: there is no such file or folder"),
     ],
