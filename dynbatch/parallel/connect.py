@@ -55,7 +55,7 @@ def connect(
     try:
         communicator = _connected(transport, timeout, device)
     except DynbatchError as error:
-        show_without_traceback(error)
+        show_without_traceback(error, _communicators)
         raise
     _communicators.add(communicator)
     return communicator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from weakref import ref
 
@@ -13,13 +13,19 @@ from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.run_log import is_told_here
 
 
-def show_without_traceback(error: DynbatchError) -> None:
-    """Print this error as one message where nothing catches it: no line of Python is its cause."""
+def show_without_traceback(error: DynbatchError, joined: Iterable[Communicator]) -> None:
+    """Print this error as one message where nothing catches it: no line of Python is its cause.
+
+    Args:
+        joined: communicators of this process, whose other ranks are told of it.
+    """
     reference = ref(error)
 
     def show_message(uncaught: BaseException) -> bool:
         is_shown = uncaught is reference()
         if is_shown:
+            for each in list(joined):
+                each.fail_by(uncaught)
             print(f"error: {uncaught}", file=sys.stderr)
         return is_shown
 

@@ -81,14 +81,15 @@ def test_without_mpi_such_a_script_is_told_at_once_what_is_missing(monkeypatch):
 
 
 def test_an_error_of_connect_that_nobody_catches_is_printed_without_a_traceback(monkeypatch, capfd):
-    shown = []
+    shown, told = [], []
     monkeypatch.setattr(sys, "excepthook", lambda *each: shown.append(each[1]))
-    with pytest.raises(ParallelError) as caught:
+    with parallel.connect() as joined_before, pytest.raises(ParallelError) as caught:
         parallel.connect(transport="tcp")
+    monkeypatch.setattr(joined_before, "fail_by", told.append)
     other = ValueError()
     for error in (caught.value, other):
         sys.excepthook(type(error), error, None)
-    assert shown == [other]
+    assert shown == [other] and told == [caught.value]
     assert capfd.readouterr().err == f"error: {caught.value}\n"
 
 
