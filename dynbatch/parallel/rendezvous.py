@@ -92,7 +92,7 @@ def remove_paths(place: PlaceInRun) -> None:
 
 def _paths(place: PlaceInRun) -> list[str]:
     """The paths at which the ranks of a run listen: none of a run that has another name."""
-    run = blake2b(place.run.encode(), digest_size=4).hexdigest()
+    run = blake2b(os.fsencode(place.run), digest_size=4).hexdigest()
     prefix = str(_private_folder() / f"{place.port}-{run}-{place.size}")
     return [f"{prefix}-{rank}" for rank in range(place.size)]
 
@@ -127,7 +127,8 @@ def _listening(path: str, place: PlaceInRun) -> Iterator[socket.socket]:
         try:
             with socket.socket(socket.AF_UNIX) as asking:
                 if asking.connect_ex(path) == 0:  # and may take ranks of this run for its own
-                    asking.sendall(place.rank.to_bytes(HELLO_BYTES))
+                    with suppress(OSError):  # it ends
+                        asking.sendall(place.rank.to_bytes(HELLO_BYTES))
                     raise OSError("another process listens there")
             with suppress(FileNotFoundError):
                 os.unlink(path)

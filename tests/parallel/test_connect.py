@@ -213,7 +213,7 @@ def joined_ranks(places):
 
 @pytest.mark.usefixtures("folder")
 def test_runs_of_other_names_with_one_port_do_not_meet():
-    runs = ["one", "one", "two", "two"]
+    runs = ["one", "one", "\udcff", "\udcff"]  # a byte that is not text
     joined = joined_ranks([PlaceInRun(k % 2, 2, 0, False, 7, 2, run) for k, run in enumerate(runs)])
     for first, second in (joined[:2], joined[2:]):
         first.log.add("left", 0, "here")
