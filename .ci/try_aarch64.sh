@@ -30,7 +30,10 @@ if [ ! -e "$folder/site/pytest" ]; then
         "numpy>=2" "safetensors>=0.4.3" "tqdm>=4.60" "pytest>=9" "hypothesis>=6.100"
 fi
 of_wheel=$folder/$(sha256sum "$wheel" | cut -c1-16)
-[ -e "$of_wheel/site" ] || python3 -m zipfile -e "$wheel" "$of_wheel/site"
+if [ ! -e "$of_wheel/site" ]; then
+    rm -rf "$of_wheel/part" && python3 -m zipfile -e "$wheel" "$of_wheel/part"
+    mv "$of_wheel/part" "$of_wheel/site" # which is whole, wherever this was stopped
+fi
 mkdir -p "$of_wheel/work" "$folder/home" && cd "$of_wheel/work"
 cp -r --update --preserve=timestamps "$root"/{tests,examples,benchmarks,pyproject.toml,.ci/resumed.py} .
 
