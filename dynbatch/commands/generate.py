@@ -50,9 +50,9 @@ depend on the others.
 MORE = """\
 model:
   A folder in the layout of Hugging Face (GPT-2, Llama, Mistral, Qwen, Gemma,
-  T5, Marian, BART; BERT and RoBERTa that classify texts), or a checkpoint of
-  dynbatch, or a run's folder, whose best checkpoint is taken. Nothing in it is
-  executed. A checkpoint of your own model needs --loader
+  Mamba-2, T5, Marian, BART; BERT and RoBERTa that classify texts), or a
+  checkpoint of dynbatch, or a run's folder, whose best checkpoint is taken.
+  Nothing in it is executed. A checkpoint of your own model needs --loader
   package.module:function, such as network:load for load in network.py of this
   folder; load(path) returns (model, tokenizer, GenerationConfig).
 

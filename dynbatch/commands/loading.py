@@ -106,10 +106,12 @@ def load(
     path = model_file(path)
     loaded = _of_checkpoint(path, tokenizer, dtype) if loader is None else _made(loader, path)
     if dtype != FULL and not any([p.is_short for p in loaded.model.parameters()]):
+        is_family = isinstance(loaded.model, PretrainedModel)
+        fix = f"dynbatch convert {name} FOLDER, and give FOLDER; or " if is_family else ""
         raise ArgumentError(
-            f"--dtype {dtype}: {name} is a {type(loaded.model).__name__}.\n"
-            "  rule: weights in 16 bits are those of families of Hugging Face's\n"
-            "  fix:  leave --dtype out; --precision has values in 16 bits"
+            f"--dtype {dtype}: {name} is a run of a task, or a model of your own.\n"
+            "  rule: 16 bits are for folders and checkpoints of families of Hugging Face's\n"
+            f"  fix:  {fix}leave --dtype out; --precision has values in 16 bits"
         )
     if tokenizer is None or not isinstance(loaded, TextModel):
         return loaded

@@ -47,6 +47,8 @@ def test_lora_is_trained_by_one_command_goes_on_writes_and_is_merged(folder, cap
     assert main(["convert", "run/", "merged/"]) == 0
     assert load_pretrained("merged").state_dict().keys() == begun.keys()
     capsys.readouterr()
+    assert main(["generate", "run", "the fox", "--dtype", "bfloat16"]) == 1
+    assert "dynbatch convert run FOLDER" in capsys.readouterr().err
     written = []
     for model in ("run", "merged"):
         options = ["the fox", "--greedy", "--max-new-tokens", "3", "--quiet"]
