@@ -81,7 +81,7 @@ wheel: $(VENV)/.ready-tests
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(BIN)/python .ci/check_wheel.py build/wheel/*.whl
 
-# Wheels with compiled kernels, of all platforms, by zig: build/wheels. Minutes of all processors.
+# Wheels with compiled kernels, of all platforms, by zig: build/wheels. A minute of a processor each.
 wheels: $(VENV)/.ready-wheels
 	@rm -rf build/wheels
 	@$(BIN)/python .ci/make_wheels.py build/wheels $(ARGS)
