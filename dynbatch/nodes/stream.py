@@ -80,9 +80,11 @@ class RandomStreams:
 
     def _enter_late_keys(self) -> None:
         """Enter those of all late nodes by now: each reads those before it."""
-        fresh, self._first = self._nodes[self._first :], len(self._nodes)
+        end = len(self._nodes)
+        fresh = self._nodes[self._first : end]
         for late in dict.fromkeys([node for node in fresh if not isinstance(node, Node)]):
             late.enter_keys(self)
+        self._first = end  # at last: after an interrupt they are entered again
 
 
 def key_of(name: str, read: list[int], start: int = 0) -> int:

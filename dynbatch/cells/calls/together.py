@@ -110,7 +110,7 @@ class LateCalls:
         """Enter the keys that the calls would have as nodes; see `nodes.stream`."""
         numbers, parts = self.made_at_once
         of_late, of_index, graph = streams.of_late, streams.keys, self.rows.table.graph
-        if numbers[0] in of_late:
+        if numbers[-1] in of_late:
             return
         known = {rows.table.number: rows.known_of_keys(streams) for rows in parts if rows.starts}
         for number in numbers:
@@ -126,7 +126,8 @@ class LateCalls:
                     read += map(of_late.__getitem__, x.members.values)
                 else:
                     read += [streams.key(index) for index in indices_in(x, graph)]
-            of_late[number] = of_index[next(indices)] = key_of(Call.stream_name, read, start)
+            # In this order: the last number's tells that all have been entered.
+            of_index[next(indices)] = of_late[number] = key_of(Call.stream_name, read, start)
 
     def make(self, row: int) -> Call:
         """Make the node of the call in a row, and before it those of its rows of matrices."""

@@ -281,6 +281,27 @@ def test_masks_behind_calls_made_together_are_those_of_a_loop_and_make_no_nodes(
     assert LateCalls in calls
 
 
+@pytest.mark.parametrize("make", [grown, summed])
+def test_an_interrupted_search_for_a_mask_is_made_again(make):
+    p, rows, keys, stopped = tree_parameters(), np.ones((5, D)), [], []
+
+    def ask():
+        with db.Graph(dtype="float64") as graph:
+            for _ in range(2):  # the first call of all makes the table
+                h, _ = db.stack(make(p, F.input(graph, rows), np.random.default_rng(3), False))
+            try:
+                graph._streams.key(h.index)
+            except KeyboardInterrupt:
+                stopped.append(len(keys))
+            keys.append(graph._streams.key(h.index))
+
+    ask()
+    files = "nodes/stream.py", "calls/together.py"
+    raised = [error for _, error in broken_off(ask, files, callers=None, every=11)]
+    assert not [error for error in raised if isinstance(error, Exception)]
+    assert len(stopped) > 5 and len({*keys}) == 1
+
+
 @db.cell
 def node_of(a, b, c, x, shared, zeros, p):
     return F.tanh(F.linear(a + b * c, p.U) + F.linear(x, p.V) + zeros) * shared
