@@ -57,9 +57,10 @@ class Entries:
             types = set(map(type, arguments))
         count = len(arguments)
         if int in types:
+            numbers = arguments
             if len(types) > 1:
-                arguments = [x if type(x) is int else number_of(x, graph) for x in arguments]
-            values = np.fromiter(arguments, np.int64, count)
+                numbers = [x if type(x) is int else number_of(x, graph) for x in arguments]
+            values = np.fromiter(numbers, np.int64, count)
             codes, self.row = values >> ROW_BITS, values & ROW
             used = first_uses(codes)
             self.origins: list[Origin] = [graph.origins[code] for code in used]

@@ -302,6 +302,15 @@ def test_an_interrupted_search_for_a_mask_is_made_again(make):
     assert len(stopped) > 5 and len({*keys}) == 1
 
 
+def test_a_part_of_a_call_and_calls_made_together_are_arguments_of_one_batch():
+    double, pair = db.cell(lambda x: 2 * x), db.cell(lambda x: (3 * x, 5 * x))
+    with db.Graph() as graph:
+        xs = F.input(graph, [[1.0], [2.0]])
+        _, part = pair(xs[0])
+        values = db.stack([double(part), *double.each(double.each(xs))]).value
+        assert values.ravel().tolist() == [10, 4, 8]
+
+
 @db.cell
 def node_of(a, b, c, x, shared, zeros, p):
     return F.tanh(F.linear(a + b * c, p.U) + F.linear(x, p.V) + zeros) * shared
