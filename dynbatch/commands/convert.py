@@ -42,10 +42,10 @@ from and to:
   weights.safetensors, or a run's   weights.pt, .pth, .bin
 
   A folder of Hugging Face has config.json and model.safetensors, whole or in
-  parts; its family is BERT, GPT-2, Llama, T5, Marian or their kin. The tokenizer
-  of a folder goes along, and LoRA's matrices are merged into the weights.
-  PyTorch's formats need PyTorch (pip install torch), and are read as tensors
-  alone. Parts of a large model are read by their index, such as
+  parts; its family is BERT, GPT-2, Llama, T5, Marian, their kin, or Mamba-2.
+  The tokenizer of a folder goes along, and LoRA's matrices are merged into the
+  weights. PyTorch's formats need PyTorch (pip install torch), and are read as
+  tensors alone. Parts of a large model are read by their index, such as
   pytorch_model.bin.index.json.
 
 values:
