@@ -21,7 +21,7 @@ from dynbatch.kernels.arrays import download
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
 from dynbatch.parallel import Communicator, balanced, sum_gradients
-from dynbatch.parallel.agreement import require_equal, shortened
+from dynbatch.parallel.agreement import require_equal
 from dynbatch.parallel.connect import connected
 from dynbatch.parallel.run_log import tell_launcher
 from dynbatch.train.digest import array_digest, data_digest
@@ -233,7 +233,7 @@ class Ranks:
             ParallelError: ranks differ; on all of them.
         """
         if self._communicator is not None:
-            texts = {name: shortened(value) for name, value in values.items()}
+            texts = {name: str(value) for name, value in values.items()}
             _require_equal(_gathered(self._communicator, texts), rule, fix)
 
     def require_same_parameters(self, model: HasParameters) -> None:

@@ -218,6 +218,9 @@ def test_shards_by_cost_are_those_of_the_run_when_it_is_resumed(tmp_path):
         assert difference(run.weights(), alone.weights()) <= 1e-5
     with pytest.raises(ParallelError, match=r"cost of a shard: .* on rank 0; .* on rank 1"):
         on_ranks(2, lambda ranks: fitted(ranks, shards=costs[ranks.rank].cut(len)))
+    costs = [Cost(token=(1 / 3,) * 3, longest=(1 / 7,) * 3, fixed=k) for k in range(2)]
+    with pytest.raises(ParallelError, match="cost of a shard: "):  # far behind in the text
+        on_ranks(2, lambda ranks: fitted(ranks, shards=costs[ranks.rank].cut(lambda x: [1, 2, 3])))
 
 
 def test_a_rank_that_begins_otherwise_gets_the_parameters_of_rank_0():
