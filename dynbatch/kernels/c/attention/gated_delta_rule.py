@@ -46,7 +46,7 @@ def workspace_backward(spec: ArraySpec, sizes: DeltaSizes) -> Any:
 
 
 def longest_by_chunks(spec: ArraySpec, sizes: DeltaSizes) -> Any:
-    """Any sentence is without b, or with a state that leaves the first-level cache."""
+    """Any length without b, or with a state that leaves the first-level cache; else break-even."""
     size = sizes.key_width * sizes.value_width
     if _library.functions(spec.dtype) is None or not sizes.has_b or size > MOST_OF_STATE:
         return NotImplemented

@@ -25,7 +25,7 @@ def workspace_backward(spec: ArraySpec, sizes: DeltaSizes) -> int:
 
 
 def longest_by_chunks(spec: ArraySpec, sizes: DeltaSizes) -> int:
-    """Any sentence is: tokens of a chunk run side by side."""
+    """Any length, since tokens of a chunk run side by side."""
     return reference.ANY_LENGTH
 
 
