@@ -81,11 +81,13 @@ class DocumentTuning(DocumentWriter):
             "--from smollm2, after hf download HuggingFaceTB/SmolLM2-135M --local-dir smollm2",
         )  # fmt: skip
         model = cls._model(folder)
-        kept = {name: getattr(settings, name) for name in ("lora", "dropout", "longest", "overlap")}
+        names = ("lora", "dropout", "longest", "overlap")
+        kept: dict[str, Any] = {name: getattr(settings, name) for name in names}
+        kept["from"] = str(folder.resolve())
         kept["longest"] = min(settings.longest, model.positions or settings.longest)
         refuse_whole_overlap(settings.overlap, kept["longest"])
-        task = cls(model, _tokenizer(model, folder), {"from": str(folder.resolve()), **kept})
-        adapt(model, settings.lora, settings.dropout, str(settings.from_), "CAUSAL_LM")
+        task = cls(model, _tokenizer(model, folder), kept)
+        adapt(model, kept["lora"], kept["dropout"], kept["from"], "CAUSAL_LM")
         if settings.output is not None:
             copy_tokenizer(folder, settings.output)
         return task
@@ -138,7 +140,7 @@ class DocumentTuning(DocumentWriter):
             )
         else:
             model = cls._model(base)
-            adapt(model, kept["lora"], kept["dropout"], str(base), "CAUSAL_LM")
+            adapt(model, kept["lora"], kept["dropout"], kept["from"], "CAUSAL_LM")
         return cls(model, _tokenizer(model, path.parent), kept)
 
     @staticmethod

@@ -37,9 +37,12 @@ def test_lora_is_trained_by_one_command_goes_on_writes_and_is_merged(folder, cap
     said = capsys.readouterr().out
     assert "document-tuning, 976 parameters (248 trained)" in said and "bits per byte" in said
     earlier = load_task("run").model.state_dict()
-    saved = [name for name in read_checkpoint("run/model.safetensors").shapes if "model/" in name]
+    checkpoint = read_checkpoint("run/model.safetensors")
+    saved = [name for name in checkpoint.shapes if "model/" in name]
     assert len(saved) == 14 and all(["lora_" in name for name in saved])
     assert main(["train", "--output", "run", "--resume", "--epochs", "2", "--quiet"]) == 0
+    resumed = read_checkpoint("run/model.safetensors")
+    assert resumed.extra["adapter"] == checkpoint.extra["adapter"]
     begun = Llama(CONFIG, rng=3).state_dict()
     for name, value in load_task("run").model.state_dict().items():
         assert np.array_equal(value, earlier[name]) == ("lora_" not in name), name
