@@ -85,7 +85,7 @@ def compile_units(platform: Platform, folder: Path) -> None:
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", platform.target, *FLAGS, "-s"]
     ends = [] if "windows" in platform.target else ["-lm"]
     is_mac = "macos" in platform.target
-    # zig keeps what it has made of a file, but not of what it reads from a pipe.
+    # zig keeps what it has made of a file with its date, but not of what it reads from a pipe.
     written = Path("build", "zig", platform.target)
 
     def run(level: str, *arguments: str | Path) -> None:
@@ -98,7 +98,7 @@ def compile_units(platform: Platform, folder: Path) -> None:
         level, unit = job
         path = folder / level / file_name(*unit)
         text, part = [written / level / f"{path.stem}{end}" for end in (".c", ".o")]
-        text.write_text(unit.text, encoding="utf-8")
+        write(text, unit.text)
         run(level, "-include", text.with_name("system.h"), "-c", text, "-o", part)
         name = [f"-Wl,-install_name,@rpath/{path.name}"] if is_mac else []  # not this folder's
         # Of the lowest level: for each processor zig makes the system's own code anew, which for
@@ -112,13 +112,19 @@ def compile_units(platform: Platform, folder: Path) -> None:
             each.mkdir(parents=True, exist_ok=True)
         # Compiled once, as reading it takes longer than most of a source.
         header = written / level / "system.h"
-        header.write_text(source.read(header.name), encoding="utf-8")
+        write(header, source.read(header.name))
         run(level, "-x", "c-header", header, "-o", f"{header}.pch")
     jobs = [(level, unit) for level in platform.processors for unit in units(platform, level)]
     with ThreadPoolExecutor(num_processors()) as pool:
         list(pool.map(compile_one, jobs))
     for other in [*folder.rglob("*.lib"), *folder.rglob("*.pdb")]:
         other.unlink()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file unless it has this text: its date then says that nothing has changed."""
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.write_text(text, encoding="utf-8")
 
 
 def problem_of(library: Binary, platform: Platform, text: str) -> str:
