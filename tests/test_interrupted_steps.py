@@ -22,7 +22,7 @@ SHARED = (
     "memory/pool.py", "memory/arena.py", "memory/resource.py", "steps/parameter_gradients.py",
     "execution/run.py", "dynbatch/gc_pause.py", "dynbatch/recent.py", "runtime/parallel.py",
     "runtime/workers.py", "nodes/signature.py", "schedule/schedule.py", "planning/resting_run.py",
-    "execution/recorded_stages.py",
+    "execution/recorded_stages.py", "runtime/tasks.py",
 )  # fmt: skip
 """Files with tables that outlive a step."""
 

@@ -247,13 +247,16 @@ def written(kernel: Callable[[], object]) -> Tasks | None:
 
     Its arrays must outlive them, but for those that it names to `share`.
     """
-    tasks = writing.tasks = Tasks()
-    only_c.wanted = True
     try:
-        kernel()
-    except NotInCError:
-        return None
-    finally:
+        try:
+            tasks = writing.tasks = Tasks()
+            only_c.wanted = True
+            kernel()
+        except NotInCError:
+            return None
+        finally:
+            writing.tasks, only_c.wanted = None, False
+    finally:  # once more: an interrupt may have come right before it
         writing.tasks, only_c.wanted = None, False
     return tasks
 
