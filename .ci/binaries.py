@@ -146,8 +146,8 @@ def _pe(content: bytes) -> Binary:
         total, _, names = struct.unpack_from("<24xIII", content, offset(exported))
         places = struct.unpack_from(f"<{total}I", content, offset(names))
         exports = [_text(content, offset(each)) for each in places]
-    at = offset(imported)
-    while name := struct.unpack_from("<12xI", content, at)[0]:
+    at = offset(imported) if imported else 0
+    while at and (name := struct.unpack_from("<12xI", content, at)[0]):
         libraries.append(_text(content, offset(name)).lower())
         at += 20
     described = {0x8664: "x86_64", 0xAA64: "aarch64"}.get(machine, str(machine))

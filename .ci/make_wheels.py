@@ -8,13 +8,15 @@ and what it needs. "here" is the platform of this machine.
 
 from __future__ import annotations
 
+import os
 import platform as machine
+import re
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from binaries import Binary, described
 
@@ -57,6 +59,9 @@ PLATFORMS = {
 }
 
 
+NEEDS_START_UP = re.compile(r"\bpthread_")
+"""What a source has that is set up by start-up code: threads."""
+
 # Of these systems' own libraries, and of no others.
 LIBRARIES = {
     "linux": ("libc.so.6", "libm.so.6", "ld-linux-"),
@@ -89,10 +94,7 @@ def compile_units(platform: Platform, folder: Path) -> None:
     written = Path("build", "zig", platform.target)
 
     def run(level: str, *arguments: str | Path) -> None:
-        command = [*zig, f"-mcpu={platform.processors[level]}", *map(str, arguments)]
-        result = subprocess.run(command, text=True, capture_output=True)
-        if result.returncode:
-            sys.exit(f"{platform.target}, {arguments[-1]}:\n{result.stderr}")
+        run_command([*zig, f"-mcpu={platform.processors[level]}", *map(str, arguments)])
 
     def compile_one(job: tuple[str, Unit]) -> None:
         level, unit = job
@@ -103,7 +105,10 @@ def compile_units(platform: Platform, folder: Path) -> None:
         name = [f"-Wl,-install_name,@rpath/{path.name}"] if is_mac else []  # not this folder's
         # Of the lowest level: for each processor zig makes the system's own code anew, which for
         # Windows takes longer than all kernels.
-        run(BASE, part, *name, *ends, "-o", path)
+        if bare and not NEEDS_START_UP.search(unit.text):
+            run_command([*bare, f"-OUT:{path}", f"-IMPLIB:{part.with_suffix('.lib')}", str(part)])
+        else:
+            run(BASE, part, *name, *ends, "-o", path)
         if problem := problem_of(described(path.read_bytes()), platform, unit.text):
             sys.exit(f"{platform.target}, {level}, {unit.label}: {problem}")
 
@@ -114,11 +119,43 @@ def compile_units(platform: Platform, folder: Path) -> None:
         header = written / level / "system.h"
         write(header, source.read(header.name))
         run(level, "-x", "c-header", header, "-o", f"{header}.pch")
+    bare = link_without_start_up(zig, written) if "windows" in platform.target else []
     jobs = [(level, unit) for level in platform.processors for unit in units(platform, level)]
     with ThreadPoolExecutor(num_processors()) as pool:
         list(pool.map(compile_one, jobs))
     for other in [*folder.rglob("*.lib"), *folder.rglob("*.pdb")]:
         other.unlink()
+
+
+def run_command(command: list[str], **settings: Any) -> str:
+    """Run a command to its end, and return what it told; print that and exit if it fails."""
+    result = subprocess.run(command, text=True, capture_output=True, check=False, **settings)
+    if result.returncode:
+        sys.exit(f"{' '.join(command)}:\n{result.stderr}")
+    return result.stderr
+
+
+def link_without_start_up(zig: list[str], folder: Path) -> list[str]:
+    """The command that links a library for Windows without mingw-w64's start-up code.
+
+    It is that by which zig itself links, shown on a source without a function, but for
+    `dllcrt2.obj`: 35 kB of each library, compressed, that would call constructors and `atexit`.
+    zig has no option for it: `-nostartfiles` does not reach it, `-nostdlib` takes too much.
+    """
+    empty = folder / "empty.c"
+    write(empty, "\n")
+    command = [*zig, str(empty), "-o", str(folder / "empty.dll")]
+    told = run_command(command, env={**os.environ, "ZIG_VERBOSE_LINK": "1"})
+    (line,) = [each for each in told.splitlines() if each.startswith("lld-link")]
+    link, *words = line.split()
+    own = ("-OUT:", "-IMPLIB:", "-ENTRY:", "-PDB")
+    kept = [
+        word for word in words
+        if not word.startswith(own) and not word.endswith(("dllcrt2.obj", f"{empty.stem}.obj"))
+    ]  # fmt: skip
+    # The system's own functions first: zig's `memcpy` brings as much again.
+    kept.sort(key=lambda word: "api-ms-win-crt-" not in word and not word.startswith("-"))
+    return [*zig[: zig.index("cc")], link, *kept, "-NOENTRY"]
 
 
 def write(path: Path, text: str) -> None:
