@@ -193,11 +193,13 @@ class Module:
         they differ (see `own_names`), and tensors of any library, on the host or on a GPU.
 
         Raises:
-            CheckpointError: a name is missing or unknown, or a shape differs.
+            CheckpointError: a name is missing or unknown, or a shape differs; or an adapter is
+                merged into the model.
             DtypeError:      values are not real numbers, or of a type that NumPy has not.
             ArgumentError:   the state is not a dict.
         """
         state = dict(state_of(self, state))
+        self.require_unmerged(type(self).__name__)
         sizes: list[AwaitedSizes] = []
         for prefix, module in self._named_modules():
             module.own_names(state, prefix)
@@ -250,6 +252,24 @@ class Module:
     def _rewritten(self) -> Iterator[int]:
         """This module's own part of `rewritten`."""
         return iter(())
+
+    def require_unmerged(self, source: object) -> None:
+        """Check that no adapter is merged into the model: unmerging would undo what is loaded.
+
+        Args:
+            source: what the error begins with, such as the path of the file.
+
+        Raises:
+            CheckpointError: one is.
+        """
+        if self.rewritten():
+            raise CheckpointError.at_caller(
+                f"{source}: an adapter is merged into this {type(self).__name__}; nothing was "
+                "loaded.\n"
+                "  rule: unmerging gives its weights their values from before, not those loaded\n"
+                "  fix:  models.unmerge_adapter(model) for the values of an adapted model; "
+                "models.remove_adapter(model) for those of a plain one"
+            )
 
     def sizes_in(self, state: Mapping[str, Array], prefix: str) -> AwaitedSizes | None:
         """The sizes of this module's parameters that have none before a state tells them.

@@ -223,7 +223,8 @@ def load_checkpoint(
     with CheckpointFile(path) as file:
         state = file.state
         parameters = dict(model.named_parameters())
-        _require_unmerged(path, model)
+        if require_unmerged := getattr(model, "require_unmerged", None):
+            require_unmerged(path)
         _check_model(path, parameters, file.shapes_of(MODEL), state["frozen"])
         _check_settings(path, state["settings"], model)
         _check_kind(path, "optimizer", state["optimizer"], optimizer)
@@ -278,7 +279,7 @@ def frozen_of(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 def _left_out(model: HasParameters, parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     """The parameters that a checkpoint of trained ones of a model leaves out."""
-    rewritten = _rewritten(model)
+    rewritten: set[int] = getattr(model, "rewritten", set)()  # an adapter is merged into them
     left_out = {name: p for name, p in frozen_of(parameters).items() if p.uid not in rewritten}
     if parameters and len(left_out) == len(parameters):
         raise refused(
@@ -300,27 +301,6 @@ def require_trained(average: Average, left_out: Iterable[Parameter]) -> None:
             "what is left out of a checkpoint does not change",
             "optim.Average([pair for pair in model.named_parameters() if not pair[1].frozen])",
         )  # fmt: skip
-
-
-def _rewritten(model: HasParameters) -> set[int]:
-    """The parameters of a model into which an adapter is merged, by `uid`."""
-    rewritten: set[int] = getattr(model, "rewritten", set)()
-    return rewritten
-
-
-def _require_unmerged(path: Path, model: HasParameters) -> None:
-    """Check that no adapter is merged into a model: unmerging would undo what is loaded.
-
-    Raises:
-        CheckpointError: one is.
-    """
-    if _rewritten(model):
-        raise CheckpointError(
-            f"{path}: an adapter is merged into this {type(model).__name__}; nothing was loaded.\n"
-            "  rule: unmerging gives its weights their values from before, not those loaded\n"
-            "  fix:  models.unmerge_adapter(model) for a checkpoint of the adapted model; "
-            "models.remove_adapter(model) for one of a plain model"
-        )
 
 
 def _on_host(parameter: Parameter) -> Array:

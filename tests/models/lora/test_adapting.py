@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError
+from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.models import LoraConfig
 from dynbatch.models.adapter import Adapter
 from dynbatch.models.lora.matrices import LoraMatrices
@@ -232,6 +232,12 @@ def test_calls_in_a_wrong_order_are_refused():
     models.merge_adapter(model)
     with pytest.raises(ArgumentError, match="its adapter is merged"):
         models.merge_adapter(model)
+    merged = model.state_dict()
+    with pytest.raises(CheckpointError, match=r"(?s)is merged into this Tr.*remove_adapter"):
+        model.load_state_dict({name: value + 1 for name, value in merged.items()})
+    assert all([np.array_equal(merged[name], value) for name, value in model.state_dict().items()])
+    models.remove_adapter(model)
+    model.load_state_dict(merged)
 
 
 def test_a_table_that_is_the_output_too_is_not_merged():
