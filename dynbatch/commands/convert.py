@@ -18,8 +18,10 @@ from dynbatch.models.pretrained.match import Match
 from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
 from dynbatch.tasks.document_tuning import DocumentTuning
+from dynbatch.tasks.documents import PublishedTokenizer
 from dynbatch.tasks.registry import load_task
 from dynbatch.text import copy_tokenizer
+from dynbatch.text.folder import load_tokenizer
 from dynbatch.train.checkpoint import MODEL, OPTIMIZER, read_checkpoint, save_checkpoint
 from dynbatch.train.progress import COLUMNS
 from dynbatch.train.run_folder import BEST, model_file
@@ -72,6 +74,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace what is there")
     add("--dtype", choices=list(DTYPES), default="float32", help="of the values in a folder for "
         "transformers (%(default)s)")  # fmt: skip
+    add("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
+        "now, if it was moved")  # fmt: skip
     add("--key", metavar="NAME", help="the state dict's entry of a .pt file that has several")
 
 
@@ -128,7 +132,8 @@ def _export(source: Path, target: Path, options: argparse.Namespace) -> None:
         )
     _require_free(options.overwrite, target / CONFIG, file)
     is_tuned = read_checkpoint(source).extra.get("task") == DocumentTuning.name
-    model = load_task(source).model if is_tuned else load_pretrained(source)
+    tuned = load_task(source, options.from_) if is_tuned or options.from_ else None
+    model = load_pretrained(source) if tuned is None else tuned.model
     if adapters_of(model):
         merge_adapter(model)
         print(f"{source}: its adapter is merged into the weights")
@@ -140,6 +145,22 @@ def _export(source: Path, target: Path, options: argparse.Namespace) -> None:
     left_out = [name for name, _ in tensors_of(source) if not name.startswith(MODEL)]
     _tell("left out", left_out)
     _tell("copied", copied)
+    if isinstance(tuned, DocumentTuning):
+        _tell_of_marks(tuned.tokenizer, target)
+
+
+def _tell_of_marks(coder: PublishedTokenizer, folder: Path) -> None:
+    """Say how a run's prompts begin, if the tokenizer in its folder does not begin them so."""
+    begun, whole = [coder.encode("a").tolist(), load_tokenizer(folder).encode("a").tolist()]
+    if begun != whole:
+        print(
+            fill(
+                f"prompts: the run begins each with the id {coder.begin}, so that 'a' is {begun}; "
+                f"the tokenizer of {folder} makes {whole} of it. Give programs the run's ids: "
+                f"dynbatch generate {folder} --tokenizer ids {' '.join(map(str, begun))!r}",
+                COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
+            )
+        )  # fmt: skip
 
 
 def _convert_state_dict(source: Path, target: Path, options: argparse.Namespace) -> None:

@@ -65,6 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--file", metavar="DATA", help="take lines of this file (the run's own data)")
     add("--sentences", type=positive, default=256, metavar="N", help="examples to take, from all "
         "over the file (%(default)s)")  # fmt: skip
+    add("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
+        "now, if it was moved")  # fmt: skip
     add("--html", metavar="FILE", help="write a page with every batch on a timeline")
     add("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev")
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where to train: cpu, "
@@ -107,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
         )
     if options.threads:
         set_num_threads(options.threads)
-    task = load_task(path)
+    task = load_task(path, options.from_)
     settings = saved_settings(task.Settings, path)
     assert isinstance(settings, TaskSettings)
     data = _data_of(options.file or settings.data, path)

@@ -107,7 +107,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("prompts", metavar="PROMPT", nargs="*", help="texts to continue, or sources")
     add("--file", metavar="FILE", help="one prompt a line, UTF-8")
     add("--tokenizer", metavar="NAME", help="bytes, ids, or a folder (that of the model)")
-    add("--loader", metavar="FUNCTION", help="makes a model of your own, see below")
+    makes = parser.add_mutually_exclusive_group().add_argument
+    makes("--loader", metavar="FUNCTION", help="makes a model of your own, see below")
+    makes("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
+          "now, if it was moved")  # fmt: skip
     for name, (kind, what) in _NUMBERS.items():
         shown = "X" if kind is float else "N"
         add(flag_of(name), type=kind, metavar=shown, help=what)
@@ -150,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.file or 'standard input'}: there is no prompt.\n"
             "  fix:  give one a line, or as an argument"
         )
-    loaded = load(options.model, options.loader, options.tokenizer, options.dtype)
+    loaded = load(options.model, options.loader, options.tokenizer, options.dtype, options.from_)
     loaded.model.to(options.device)
     if not isinstance(loaded, TextModel):
         return _label(loaded, chain(first, prompts), options)

@@ -70,8 +70,9 @@ class IdTokenizer:
 
 
 def load(
-    name: str, loader: str | None = None, tokenizer: str | None = None, dtype: str = FULL
-) -> TextModel | LabellingTask:
+    name: str, loader: str | None = None, tokenizer: str | None = None, dtype: str = FULL,
+    base: str | None = None,
+) -> TextModel | LabellingTask:  # fmt: skip
     """The model of a checkpoint's folder or file, or what gives labels to texts by it. Nothing in
     it is executed.
 
@@ -82,6 +83,7 @@ def load(
                    `GenerationConfig`, in place of all that is known here.
         tokenizer: "bytes", "ids", or a folder, in place of the model's.
         dtype:     of the weights, as for `load_pretrained`.
+        base:      as for `load_task`; there is then no loader.
 
     Raises:
         ArgumentError:   weights in 16 bits are asked for of a model that is of no family there.
@@ -101,10 +103,10 @@ def load(
             f"{name}: no checkpoint.\n  rule: a checkpoint of dynbatch is a file *{SUFFIX}\n"
             f"  fix:  give the run's folder: {path.parent}"
         )
-    if loader is None and (path / CONFIG).exists():
+    if loader is None and base is None and (path / CONFIG).exists():
         return _pretrained(path, tokenizer, dtype)
     path = model_file(path)
-    loaded = _of_checkpoint(path, tokenizer, dtype) if loader is None else _made(loader, path)
+    loaded = _made(loader, path) if loader else _of_checkpoint(path, tokenizer, dtype, base)
     if dtype != FULL and not any([p.is_short for p in loaded.model.parameters()]):
         is_family = isinstance(loaded.model, PretrainedModel)
         fix = f"dynbatch convert {name} FOLDER, and give FOLDER; or " if is_family else ""
@@ -163,7 +165,9 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _of_checkpoint(path: Path, tokenizer: str | None, dtype: str) -> TextModel | LabellingTask:
+def _of_checkpoint(
+    path: Path, tokenizer: str | None, dtype: str, base: str | None
+) -> TextModel | LabellingTask:
     """The model of a run of `dynbatch train`, of an example, or of a family of Hugging Face, whose
     tokenizer is beside it.
 
@@ -194,7 +198,7 @@ def _of_checkpoint(path: Path, tokenizer: str | None, dtype: str) -> TextModel |
             "  fix:  give --loader package.module:function if you trust it: function(path) returns "
             "(model, tokenizer, GenerationConfig)"
         )
-    task = load_task(path)
+    task = load_task(path, base)
     if isinstance(task, WritingTask):
         return TextModel(task.model, task.coder(), task.generation())
     assert isinstance(task, LabellingTask)  # a task is one or the other

@@ -34,7 +34,7 @@ class DocumentTuningSettings(TuningSettings, DocumentSettings):
     """Settings of the tuning of a published language model."""
 
     from_: str | None = option(
-        None, "folder of the GPT-2, Llama or other causal model to begin from", str
+        None, "folder of the GPT-2, Llama or other causal model to begin from", str, is_kept=False
     )
     epochs: int = option(3, "passes over the data", passes)
     longest: int = option(512, "tokens that the model looks back; longer documents are cut")
@@ -136,7 +136,7 @@ class DocumentTuning(DocumentWriter):
                 f"{path}: LoRA's matrices for the model of {base}, where there is no folder.\n"
                 "  rule: with --lora a run keeps what it trains, and reads the model from the "
                 "folder of --from\n"
-                f"  fix:  put that folder back to {base}"
+                f"  fix:  put that folder back to {base}, or say where it is now: --from FOLDER"
             )
         else:
             model = cls._model(base)

@@ -40,7 +40,9 @@ from dynbatch.train import CheckpointInfo
 class FineTuningSettings(TuningSettings, TaskSettings):
     """Settings of the fine-tuning of an encoder."""
 
-    from_: str | None = option(None, "folder of the BERT, MiniLM or RoBERTa to begin from", str)
+    from_: str | None = option(
+        None, "folder of the BERT, MiniLM or RoBERTa to begin from", str, is_kept=False
+    )
     epochs: int = option(4, "passes over the data", passes)
     batch_size: int = option(16, "texts in a mini-batch")
     dropout: float = option(0.1, "probability that a feature is dropped while training", share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from textwrap import wrap
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from dynbatch.errors import CheckpointError
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import Parts, Task, divided
 from dynbatch.tasks.training import sample, train
+from dynbatch.tasks.tuning import moved
 from dynbatch.train import CheckpointInfo, TrainingResult, read_checkpoint
 
 COLUMNS = 76
@@ -55,7 +57,7 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
     if not settings.resume or settings.checkpoint is None:
         return kind.begin(parts, settings)
     info = read_checkpoint(settings.checkpoint)
-    earlier = described(kind, info)
+    earlier = described(kind, info, getattr(settings, "from_", None))
     if settings.data_changed:
         share = earlier.unknown(parts.train)
         print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
@@ -74,8 +76,13 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
     return earlier
 
 
-def described(kind: type[AnyTask], info: CheckpointInfo) -> AnyTask:
+def described(
+    kind: type[AnyTask], info: CheckpointInfo, base: str | Path | None = None
+) -> AnyTask:  # fmt: skip
     """The task of a checkpoint, with an untrained model.
+
+    Args:
+        base: the folder of the published model that a run needs, where it was moved.
 
     Raises:
         CheckpointError: it is of another task or none, or damaged.
@@ -87,7 +94,7 @@ def described(kind: type[AnyTask], info: CheckpointInfo) -> AnyTask:
             "earlier versions did not\n"
             "  fix:  give the folder of such a run, or train it anew."
         )
-    return kind.described(info)
+    return kind.described(moved(info, base))
 
 
 def learn(

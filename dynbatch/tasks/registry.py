@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from dynbatch.errors import CheckpointError
 from dynbatch.tasks.classification import Classification
@@ -40,14 +41,24 @@ def task_of_checkpoint(info: CheckpointInfo) -> type[Task]:
     )
 
 
-def load_task(path: str | os.PathLike[str]) -> Task:
+def load_task(path: str | os.PathLike[str], base: str | Path | None = None) -> Task:
     """The task of a run's folder or checkpoint, with its trained model.
 
+    Args:
+        base: where the folder is now that a run of LoRA's matrices began from, if it was moved.
+
     Raises:
-        CheckpointError: the file is missing or damaged, or of another program.
+        CheckpointError: the file is missing or damaged, or of another program; or its run needs no
+            base.
     """
     file = model_file(path)
     info = read_checkpoint(file)
-    task = described(task_of_checkpoint(info), info)
+    if base is not None and "from" not in (info.extra.get("description") or ()):
+        raise CheckpointError(
+            f"--from {base}: {file} has its whole model.\n"
+            "  rule: only a run of dynbatch train --lora R on documents needs the folder that it "
+            "began from\n  fix:  leave --from out"
+        )
+    task = described(task_of_checkpoint(info), info, base)
     load_checkpoint(file, task.model)
     return task

@@ -130,12 +130,14 @@ def saved_settings(kind: type[Settings], checkpoint: Path) -> Settings:
             "  fix: give the --output of a run that this command began."
         )
     try:
-        return from_json(kind, saved)
+        of_run = from_json(kind, saved)
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"{checkpoint}: damaged: its settings: {problem_of(error)}; nothing was loaded.\n"
             f"  fix: {other_copy(checkpoint)}; or begin a run in another --output"
         ) from error
+    passing: dict[str, Any] = {e.name: e.default for e in fields(kind) if not e.metadata["kept"]}
+    return replace(of_run, **passing)  # some were kept in older checkpoints
 
 
 def refuse_other_settings(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,16 @@ from dynbatch.models.lora.adapting import add_adapter
 from dynbatch.models.lora.config import ALL_LINEAR, LoraConfig
 from dynbatch.models.module import Module
 from dynbatch.tasks.options import above_zero, option
+from dynbatch.train import CheckpointInfo
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningSettings:
     """Settings of tasks that train a published model further; beside those of the task."""
 
-    from_: str | None = option(None, "folder of the published model to begin from", str)
+    from_: str | None = option(
+        None, "folder of the published model to begin from", str, is_kept=False
+    )
     lora: int | None = option(
         None, "rank of the matrices that LoRA trains beside its weights (all weights are trained)"
     )
@@ -35,6 +38,16 @@ def folder_to_begin_from(settings: TuningSettings, task: str, rule: str, fix: st
     if settings.from_ is None:
         raise DataError(f"--task {task}: of which model?\n  rule: {rule}\n  fix:  {fix}")
     return Path(settings.from_)
+
+
+def moved(info: CheckpointInfo, base: str | Path | None) -> CheckpointInfo:
+    """The checkpoint of a run as if it had begun from another folder, if one is named, to which its
+    published model was moved. The content is compared when trained values are loaded."""
+    description = info.extra.get("description")
+    if base is None or not isinstance(description, dict) or "from" not in description:
+        return info
+    description = {**description, "from": str(Path(base).resolve())}
+    return replace(info, extra={**info.extra, "description": description})
 
 
 def adapt(model: Module, rank: int | None, dropout: float, base: str, task_type: str) -> None:

@@ -227,6 +227,8 @@ def load_checkpoint(
             require_unmerged(path)
         _check_model(path, parameters, file.shapes_of(MODEL), state["frozen"])
         _check_settings(path, state["settings"], model)
+        if state["frozen"] and (require_config := getattr(model, "require_config", None)):
+            require_config(path, state["extra"])
         _check_kind(path, "optimizer", state["optimizer"], optimizer)
         _check_kind(path, "schedule", state["schedule"], schedule)
         slots = {}

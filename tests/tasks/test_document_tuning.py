@@ -49,7 +49,9 @@ def test_lora_is_trained_by_one_command_goes_on_writes_and_is_merged(folder, cap
         assert name not in begun or np.array_equal(value, begun[name])
     assert main(["convert", "run/", "merged/"]) == 0
     assert load_pretrained("merged").state_dict().keys() == begun.keys()
-    capsys.readouterr()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "'a' is [2, 1]; the tokenizer of merged makes [2, 1, 3] of it" in said
+    assert "--tokenizer ids '2 1'" in said
     assert main(["generate", "run", "the fox", "--dtype", "bfloat16"]) == 1
     assert "dynbatch convert run FOLDER" in capsys.readouterr().err
     written = []
@@ -63,6 +65,25 @@ def test_lora_is_trained_by_one_command_goes_on_writes_and_is_merged(folder, cap
     folder.rename(folder.with_name("gone"))
     assert main(["generate", "run", "the fox"]) == 1
     assert "put that folder back to" in capsys.readouterr().err
+    assert main(["generate", "merged", "the fox", "--from", "gone"]) == 1
+    resume = ["train", "--output", "run", "--resume", "--epochs", "3", "--quiet"]
+    assert main([*resume, "--from", "nowhere"]) == 1
+    capsys.readouterr()
+    assert main([*resume, "--from", "gone"]) == 0
+    assert main(["generate", "run", *options, "--from", "gone"]) == 0
+    assert read_checkpoint("run/model.safetensors").extra["description"]["from"].endswith("gone")
+    config = Path("gone/config.json")
+    config.write_text(config.read_text().replace('"rope_theta": 10000.0', '"rope_theta": 5e5'))
+    capsys.readouterr()
+    assert main(["convert", "run/", "other/", "--from", "gone"]) == 1
+    said = capsys.readouterr().err
+    assert "rope_theta 500000.0, saved 10000.0" in said and not Path("other").exists()
+
+
+def test_a_run_of_matrices_alone_names_convert_where_a_model_is_to_begin_from_it(folder, capsys):
+    assert main([*TRAIN, "--lora", "2", "--epochs", "1"]) == 0
+    assert main([*TRAIN, "--from", "run", "--output", "other"]) == 1
+    assert "dynbatch convert run FOLDER writes the whole model" in capsys.readouterr().err
 
 
 def test_without_lora_all_is_trained_and_the_folder_is_not_needed_again(folder):

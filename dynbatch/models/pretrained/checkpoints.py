@@ -139,7 +139,8 @@ def _from_checkpoint(path: Path, precision: str) -> PretrainedModel:
                 f"{path}: it has trained parameters alone; nothing was loaded.\n"
                 "  rule: with save_frozen=False the others are those of the model it began with\n"
                 "  fix:  load that model, add the adapter if it had one, and then "
-                f"train.load_checkpoint({path.name!r}, model)"
+                f"train.load_checkpoint({path.name!r}, model); of a run of dynbatch train, "
+                f"dynbatch convert {path.parent} FOLDER writes the whole model"
             )
         parameters = dict(model.named_parameters())
         wanted = {name: parameter.shape for name, parameter in parameters.items()}

@@ -85,7 +85,10 @@ def file_of(folder: Path, name: str) -> Path:
         )  # fmt: skip
     if not is_file:
         problem = "not a regular file" if os.path.lexists(path) else "there is no such file"
-        or_run = f'; load_pretrained("{folder}") reads a run' if _may_be_run(path) else ""
+        or_run = (
+            f'; load_pretrained("{folder}") reads a run, and dynbatch convert {folder} FOLDER '
+            "makes such a folder of it"
+        ) * _may_be_run(path)
         raise fault(path, problem, f"give a folder that has {name}{or_run}")
     blobs = home.parent.parent / "blobs"
     if target.parent != home and not (home.parent.name == "snapshots" and target.parent == blobs):

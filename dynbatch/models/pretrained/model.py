@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from dynbatch.arguments import refused
-from dynbatch.errors import ArgumentError
+from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.kernels.runtime.precision import FULL, SHORT
 from dynbatch.models.initial import Draws, unfilled
 from dynbatch.models.pretrained.adapters import adapter_json
 from dynbatch.models.pretrained.config import ModelConfig, unusable
 from dynbatch.models.pretrained.family import Family
-from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
+from dynbatch.models.pretrained.folder import CONFIG, file_of, shorten, weight_files
 from dynbatch.models.pretrained.match import Match, fresh_names
 from dynbatch.models.pretrained.tensors import Mapped, tensors_of
 from dynbatch.models.pretrained.writing import config_json, write_folder
@@ -128,6 +129,32 @@ class PretrainedModel(Family):
             self.KEY: config_json(self),
             **({} if adapter is None else {self.ADAPTER_KEY: adapter}),
         }
+
+    def require_config(self, source: object, extra: Mapping[str, Any]) -> None:
+        """Check that the configuration is that of a checkpoint which has trained values alone: but
+        for dropout, by which nothing frozen was trained.
+
+        Args:
+            source: what the error begins with.
+            extra:  of the checkpoint.
+
+        Raises:
+            CheckpointError: it is another one.
+        """
+        saved, ours = extra.get(self.KEY) or {}, json.loads(json.dumps(self.config.to_json()))
+        names = [self.config.names.get(one.name, one.name) for one in fields(self.config)]
+        others = [
+            f"{name} {shorten(ours[name])}, saved {shorten(saved[name])}"
+            for name in names
+            if "drop" not in name and name in saved and saved[name] != ours[name]
+        ]
+        if others:
+            raise CheckpointError.at_caller(
+                f"{source}: has trained parameters alone, and the others' {CONFIG} is not that of "
+                f"its run; nothing was loaded.\n  others: {'; '.join(others)}\n"
+                "  rule: what was frozen is not in the file, and computes by its own config.json\n"
+                "  fix:  load the folder that the run began with, with the config.json of then"
+            )
 
     def save_pretrained(
         self,
