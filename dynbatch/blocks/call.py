@@ -56,6 +56,11 @@ class BlockCall(Operation):
     def size_of(self, operator: int) -> tuple[int, int]:
         return self.program.operators[operator].size_at(self.free, self.told, operator)
 
+    def lie_at(self, places: Sequence[ResultPlace]) -> None:
+        """Have its results lie there, and its own value where that of its main result does."""
+        self.places = places
+        self._block, self._position, self._start = places[self.program.main]
+
     @property
     def elements(self) -> int:
         sizes = [self.size_of(operator) for operator in range(len(self.program.operators))]

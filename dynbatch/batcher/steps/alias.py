@@ -37,7 +37,7 @@ class AliasStep(StepRun):
 
     def _share(self, nodes: Sequence[Operation]) -> None:
         if isinstance(nodes, Members):
-            nodes.block = None  # each node lies where its input does
+            nodes.lie_in(None)  # each node lies where its input does
         for node in nodes:
             (x,) = node.inputs
             node._block, node._position, node._start = x._block.base.view(), x._position, x._start

@@ -15,7 +15,7 @@ from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged, offsets_of
 
-OF_STEPS = Members, MembersPart, MembersParts
+OF_STEPS = MembersPart, MembersParts
 
 
 class RowLayout:
@@ -261,8 +261,6 @@ class BatchInput(RowLayout):
     def positions_in(self, block: Block) -> list[int | None]:
         """The positions in a block of the nodes there; None for a call, which is a part of it."""
         nodes: Any = self.nodes
-        if isinstance(nodes, Members):
-            return list(range(len(nodes))) if nodes.block is block else []
         if not isinstance(nodes, MembersPart | MembersParts):
             return [node._position for node in nodes if node._block is block]
         parts = nodes.parts if isinstance(nodes, MembersParts) else [nodes]

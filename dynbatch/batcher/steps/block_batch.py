@@ -1,28 +1,26 @@
-"""`BlockBatch`: calls of one block that run together, and what their sizes and arrays tell."""
+"""`BlockBatch`: calls of one block that run together, as a table with a row for each call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.batcher.steps.member_parts import (
-    MembersPart,
-    PortsPart,
-    StepMembers,
-    joined,
-    places_of,
-)
-from dynbatch.blocks.call import BlockCall, ResultPlace
-from dynbatch.blocks.operators import BlockOperator, Coefficients, Given, Site, Sized
+from dynbatch.batcher.steps.member_parts import MembersPart, StepMembers, places_of
+from dynbatch.blocks.call import BlockCall
+from dynbatch.blocks.operators import Coefficients, Given, Site, Sized
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.kernels.dropout import GOLDEN_RATIO, MODULUS, hash32
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.structure import Port
+
+ALL = slice(None)
+
+Told: TypeAlias = "Given | None"
+"""The origin of an attribute that follows neither from sizes nor from a random stream."""
 
 
 class BlockBatch:
@@ -40,11 +38,8 @@ class BlockBatch:
         self.members: dict[int, tuple[StepMembers, int]] = {}
         self._numbers: dict[Coefficients, list[int]] = {}
         self._streams: dict[Site, list[int]] = {}
-        self._parts: dict[int, MembersPart] = {}
 
-    @cached_property
-    def result_blocks(self) -> set[Any]:
-        return {result.block.base for call in self.calls for result in call.places}
+    # Columns --------------------------------------------------------------------------------------
 
     @cached_property
     def _sizes(self) -> Array:
@@ -68,34 +63,28 @@ class BlockBatch:
         rows, widths = self.numbers(op.rows), self.numbers(op.width)
         return (rows[:1], widths[:1]) if op.is_shared else (rows, widths)
 
-    def value(self, operator: int, name: str, call: int) -> Any:
-        bound = self.program.operators[operator].bound[name]
-        if isinstance(bound, Sized):
-            return bound.at(self.calls[call].free)
-        if isinstance(bound, Site):
-            return self.stream_numbers(bound)[call]
-        told = self.calls[call].told
-        if isinstance(bound, Given):
-            return told.given[bound.site][bound.place]
-        return told.values[operator, name]
-
-    def column(self, operator: int, name: str) -> Sequence[Any]:
+    def column(self, operator: int, name: str, calls: slice = ALL) -> Sequence[Any]:
         """An attribute of an operator: of each call; once where the operator is shared."""
         op = self.program.operators[operator]
-        bound = op.bound.get(name, op)
-        count = 1 if op.is_shared else len(self.calls)
-        if bound is op:
+        if name not in op.bound:
+            count = 1 if op.is_shared else len(self.calls[calls])
             return [getattr(op.node, name)] * count
+        bound = op.bound[name]
         if isinstance(bound, Site):
-            return self.stream_numbers(bound)
-        if isinstance(bound, Given):
-            site, argument = bound
-            return [call.told.given[site][argument] for call in self.calls[:count]]
-        if isinstance(bound, Sized) and isinstance(bound.form, int):
-            return self.numbers(bound.coefficients[0])[:count]
-        return [self.value(operator, name, k) for k in range(count)]
+            return self._stream_numbers(bound)[calls]
+        if isinstance(bound, Sized):
+            if isinstance(bound.form, int):
+                return self.numbers(bound.coefficients[0])[calls]
+            return [bound.at(free) for free in self._sizes[calls].tolist()]
+        return self._told(operator, name, bound, calls)
 
-    def stream_numbers(self, site: Site) -> list[int]:
+    def _told(self, operator: int, name: str, bound: Told, calls: slice) -> Sequence[Any]:
+        told = [call.told for call in self.calls[calls]]
+        if bound is None:
+            return [each.values[operator, name] for each in told]
+        return [each.given[bound.site][bound.place] for each in told]
+
+    def _stream_numbers(self, site: Site) -> list[int]:
         """32-bit numbers of an operator's random streams, one for each call."""
         known = self._streams.get(site)
         if known is None:
@@ -104,43 +93,38 @@ class BlockBatch:
             self._streams[site] = known
         return known
 
-    def nodes_of(self, operator: int) -> Sequence[Node]:
-        if operator < 0:
-            return [call.inputs[-1 - operator] for call in self.calls]
-        members, number = self.members[operator]
-        return members.of_operator(number)
-
-    def inputs_of(self, operators: Sequence[int], position: int) -> Sequence[Node]:
-        """The nodes that a step's operators read at a position; of one step where they lie so."""
-        read = [self.program.operators[k].inputs[position] for k in operators]
-        if min(read) >= 0:
-            parts = [self.part_of(operator) for operator in read]
-            if None not in parts:
-                nodes: Sequence[Node] = joined(cast("list[MembersPart]", parts))
-                return nodes
-        if self.program.operators[operators[0]].is_shared:  # and so is what they read
-            return [self.nodes_of(operator)[0] for operator in read]
-        return [node for operator in read for node in self.nodes_of(operator)]
-
-    def part_read(self, operator: BlockOperator, position: int) -> MembersPart | None:
-        read = operator.inputs[position]
-        part = self.part_of(read) if read >= 0 else None
-        if part is not None and isinstance(operator.node, Port):
-            return PortsPart(part.members, part.first, part.end, operator.node.part)
-        return part
+    # Nodes ----------------------------------------------------------------------------------------
 
     def part_of(self, operator: int) -> MembersPart | None:
-        part = self._parts.get(operator)
-        if part is None:
-            members, number = self.members[operator]
-            if members.columns:
-                columns: MembersPart = members.columns[number]
-                return columns
-            if members.block is None or members.is_shared:
-                return None
-            first = number * len(self.calls)
-            part = self._parts[operator] = MembersPart(members, first, first + len(self.calls))
-        return part
+        """The nodes of an operator, where they lie side by side."""
+        if operator < 0:
+            return None
+        members, number = self.members[operator]
+        return members.part(number)
+
+    def nodes_of(self, operator: int) -> Sequence[Node]:
+        """The value of an operator in each call, or the node argument k at -1 - k."""
+        part = self.part_of(operator)
+        if part is not None:
+            return part
+        return [self.node_of(operator, call) for call in range(len(self.calls))]
+
+    def node_of(self, operator: int, call: int) -> Node:
+        if operator < 0:
+            return self.calls[call].inputs[-1 - operator]
+        members, number = self.members[operator]
+        node: Node = members[number * members.per_operator + call % members.per_operator]
+        return node
+
+    @cached_property
+    def result_blocks(self) -> set[Any]:
+        return {result.block.base for call in self.calls for result in call.places}
+
+    def settle(self) -> None:
+        """Tell the calls where their results lie."""
+        columns = [places_of(self.nodes_of(operator)) for operator in self.program.results]
+        for call, *places in zip(self.calls, *columns, strict=True):
+            call.lie_at(places)
 
     def bind(self, calls: Sequence[BlockCall]) -> None:
         """Be the batch of other calls, whose sizes are those of the last ones."""
@@ -151,21 +135,6 @@ class BlockBatch:
         """Cut the references that lead in circles."""
         self.calls = ()
         self.members.clear()
-        self._parts.clear()
-
-    def settle(self) -> None:
-        """Tell the calls where their results lie."""
-        program, calls = self.program, self.calls
-        places: list[list[ResultPlace]] = []
-        for operator in program.results:
-            if operator < 0:
-                places.append(places_of(self.nodes_of(operator)))
-            else:
-                members, number = self.members[operator]
-                places.append(members.places(number))
-        for k, call in enumerate(calls):
-            call.places = [of_result[k] for of_result in places]
-            call._block, call._position, call._start = call.places[program.main]
 
 
 class ResumedBatch(BlockBatch):
@@ -178,29 +147,15 @@ class ResumedBatch(BlockBatch):
         of_one = self.program.free_of((*[0] * (len(self.program.pattern) - 1), 1))
         self._sizes = np.outer(call.lengths, of_one)
 
-    def column(self, operator: int, name: str) -> Sequence[Any]:
-        """An attribute of an operator: of each sentence, or of all together."""
-        told = self._told(operator, name)
-        return super().column(operator, name) if told is None else told
-
-    def value(self, operator: int, name: str, call: int) -> Any:
-        told = self._told(operator, name)
-        if told is not None:
-            return told[call if len(told) == len(self.calls) else 0]
-        bound = self.program.operators[operator].bound[name]
-        assert isinstance(bound, Sized)
-        return bound.at(self._sizes[call].tolist())
-
-    def _told(self, operator: int, name: str) -> Sequence[Any] | None:
-        """The values that a call sets at each step; None for those that follow from sizes."""
-        bound = self.program.operators[operator].bound.get(name, name)
-        if isinstance(bound, Given):
-            return self._call.made[bound.site][bound.place]
-        return self._call.columns[operator, name] if bound is None else None
+    def _told(self, operator: int, name: str, bound: Told, calls: slice) -> Sequence[Any]:
+        """The values that a call sets at each step: of each sentence, or of all together."""
+        call = self._call
+        if bound is None:
+            told = call.columns[operator, name]
+        else:
+            told = call.made[bound.site][bound.place]
+        return told if len(told) == 1 else told[calls]
 
     def settle(self) -> None:
-        members, number = self.members[self.program.results[self.program.main]]
-        (first,) = places_of([members[number * len(self.calls)]])
-        call = self._call
-        call.places = [first]
-        call._block, call._position, call._start = first
+        nodes = self.nodes_of(self.program.results[self.program.main])
+        self._call.lie_at(places_of(nodes[:1]))

@@ -1,11 +1,11 @@
-"""Parts of the nodes of a block's step, as other steps read them."""
+"""Nodes of a block's step, or some of them, as columns: lengths, widths, places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import mul
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,88 +13,115 @@ from dynbatch.blocks.call import ResultPlace
 from dynbatch.nodes.shape.structure import PortPlace
 
 
-class StepMembers(Protocol):
-    """The nodes of one step; see `members.Members`."""
+class MembersPart(Sequence[Any]):
+    """Nodes of successive operators of a block's step: those of all calls, operator by operator.
 
+    Attributes:
+        members:   all nodes of the step.
+        first, end: which of these they are.
+        operators: positions in the program.
+        block:     in which they lie side by side; None while they do not.
+        lengths, widths: of their values.
+    """
+
+    operators: Sequence[int]
     block: Any
-    is_shared: bool
     lengths: list[int]
     widths: list[int]
-    columns: Sequence[Any]
-
-    def of_operator(self, number: int) -> list[Any]: ...
-
-    def places(self, operator: int) -> list[ResultPlace]: ...
-
-    @property
-    def starts(self) -> list[int]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, place: Any) -> Any: ...
-
-
-class MembersPart(Sequence[Any]):
-    """Some successive nodes of a step, which lie in one block."""
 
     def __init__(self, members: StepMembers, first: int, end: int) -> None:
-        self.members = members
-        self.first = first
-        self.end = end
+        self.members, self.first, self.end = members, first, end
+        self.operators = members.operators[
+            first // members.per_operator : end // members.per_operator
+        ]
         self.block = members.block
-        self.lengths = members.lengths[first:end]
-        self.widths = members.widths[first:end]
+        self.lengths, self.widths = members.lengths[first:end], members.widths[first:end]
 
     def stretch(self) -> tuple[Any, int] | None:
         """The block in which all lie side by side, and the first element there."""
-        return self.block, self.start
+        return None if self.block is None else (self.block, self.start)
 
     @property
     def start(self) -> int:
-        return self.starts[0]
+        return self.starts()[0]
+
+    def starts(self) -> list[int]:
+        """The first element of each in the block."""
+        return self.members.starts()[self.first : self.end]
 
     @property
     def elements(self) -> int:
         return sum(map(mul, self.lengths, self.widths))
 
-    @property
-    def starts(self) -> list[int]:
-        return self.members.starts[self.first : self.end]
+    def column(self, name: str) -> Sequence[Any]:
+        """An attribute of each node, or of all nodes of an operator; see `ResumedCall`."""
+        batch = self.members.batch
+        columns = [batch.column(operator, name) for operator in self.operators]
+        return columns[0] if len(columns) == 1 else [x for column in columns for x in column]
+
+    def input_nodes(self, position: int) -> Sequence[Any]:
+        """The value that each reads at a position; nodes of one step where they lie so."""
+        batch = self.members.batch
+        read = [batch.program.operators[k].inputs[position] for k in self.operators]
+        parts = [batch.part_of(operator) for operator in read]
+        if None not in parts:
+            nodes: Sequence[Any] = joined(parts)
+            return nodes
+        if self.members.is_shared:  # and so is what it reads
+            return [batch.node_of(operator, 0) for operator in read]
+        return [node for operator in read for node in batch.nodes_of(operator)]
 
     def __len__(self) -> int:
-        return self.end - self.first
+        return len(self.lengths)
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return self.members[self.first : self.end][place]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        return self.members[self.first + place % len(self)]
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self[k] for k in range(*key.indices(len(self)))]
+        if not -len(self) <= key < len(self):
+            raise IndexError(key)
+        return self._node(key % len(self))
+
+    def _node(self, number: int) -> Any:
+        return self.members[self.first + number]
+
+
+class StepMembers(MembersPart):
+    """All nodes of a step.
+
+    Attributes:
+        batch:     the calls, a `BlockBatch`.
+        is_shared: whether there is one node for all calls.
+        per_operator: how many nodes each operator has.
+    """
+
+    batch: Any
+    is_shared: bool
+    per_operator: int
+
+    def part(self, number: int) -> MembersPart | None:
+        """The nodes of one operator, where they lie side by side."""
+        raise NotImplementedError
 
 
 class PortsPart(MembersPart):
-    """A further output of some successive nodes of a step."""
+    """A further output of each node of another part."""
 
-    def __init__(self, members: StepMembers, first: int, end: int, part: int) -> None:
-        super().__init__(members, first, end)
-        self.part = part
-        self.block = members.block.ports[part]
+    def __init__(self, nodes: MembersPart, port: int) -> None:
+        super().__init__(nodes.members, nodes.first, nodes.end)
+        self._port = port
+        self.block = nodes.block.ports[port]
         self.lengths = [1] * len(self)
         self.widths = [self.block.width] * len(self)
 
-    @property
     def starts(self) -> list[int]:
-        return [position * self.widths[0] for position in range(self.first, self.end)]
+        return [position * self.block.width for position in range(self.first, self.end)]
 
-    def __getitem__(self, place: Any) -> Any:
-        nodes = super().__getitem__(place)
-        if isinstance(place, slice):
-            return [PortPlace(node, self.part) for node in nodes]
-        return PortPlace(nodes, self.part)
+    def _node(self, number: int) -> PortPlace:
+        return PortPlace(super()._node(number), self._port)
 
 
 class ColumnsPart(MembersPart):
-    """Some successive nodes of a step that are columns of the rows of other nodes."""
+    """Nodes that are columns of the rows of other nodes; the first element is at `start` there."""
 
     def __init__(
         self, members: StepMembers, first: int, end: int, columns: Any, start: int
@@ -107,7 +134,6 @@ class ColumnsPart(MembersPart):
     def start(self) -> int:
         return self._start
 
-    @property
     def starts(self) -> list[int]:
         steps = np.cumsum([0, *self.lengths[:-1]]) * self.block.stride
         starts: list[int] = (steps + self.start).tolist()
@@ -133,17 +159,21 @@ class MembersParts(Sequence[Any]):
 
 
 def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
+    if isinstance(nodes, MembersPart):
+        starts = enumerate(nodes.starts(), nodes.first)
+        return [ResultPlace(nodes.block, position, start) for position, start in starts]
     return [ResultPlace(x._block, x._position, x._start) for x in nodes]
 
 
 def joined(parts: Sequence[MembersPart]) -> Any:
     """The nodes of the parts as those of one step, where they follow each other there."""
     first, last = parts[0], parts[-1]
+    if len(parts) == 1 and len(first) < len(first.members):
+        return first
     if isinstance(first, PortsPart | ColumnsPart):
         return first if len(parts) == 1 else MembersParts(parts)
-    follow = all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
-    if not follow:
+    if not all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)]):
         return MembersParts(parts)
     if first.first == 0 and last.end == len(first.members):
         return first.members
-    return first if len(parts) == 1 else MembersPart(first.members, first.first, last.end)
+    return MembersPart(first.members, first.first, last.end)

@@ -9,7 +9,6 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
-from dynbatch.batcher.steps.members import Members
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
 from dynbatch.nodes.batch import sizes_of
@@ -60,11 +59,11 @@ class Places:
 
     @classmethod
     def of(cls, nodes: Sequence[Any]) -> Places:
-        if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
-            return cls([nodes.block] * len(nodes), nodes.starts[: len(nodes)])
+        if isinstance(nodes, MembersPart) and nodes.block is not None:
+            return cls([nodes.block] * len(nodes), nodes.starts())
         if isinstance(nodes, MembersParts):
             blocks = [part.block for part in nodes.parts for _ in range(len(part))]
-            return cls(blocks, [start for part in nodes.parts for start in part.starts])
+            return cls(blocks, [start for part in nodes.parts for start in part.starts()])
         return cls([x._block for x in nodes], [x._start for x in nodes])
 
     @property
