@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -11,8 +13,8 @@ from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.module import Module
+from dynbatch.models.next_token import next_token_loss
 from dynbatch.models.transformer.stacks import TransformerEncoder
-from dynbatch.nodes.arguments import same_ids
 from dynbatch.nodes.node import Node, Owner
 
 
@@ -100,8 +102,10 @@ class GPT(Module):
 
         Args:
             ids:     (T + 1,) each but the last is read, and each but the first is predicted.
-            context: of the T predictions so many are not counted, the first ones.
+            context: of the T predictions so many are not counted, the first ones; below T, or 0.
+
+        Raises:
+            ArgumentError: `context` leaves nothing to count.
         """
-        tokens = same_ids("GPT.loss", ids)
-        x = self.features(graph, tokens[:-1])[context:]
-        return F.cross_entropy(self.scores(x), tokens[1 + context :], reduction="sum")
+        features = partial(self.features, graph)
+        return next_token_loss("GPT.loss", ids, features, self.scores, "sum", context)

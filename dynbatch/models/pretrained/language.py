@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from dynbatch import nodes as F
 from dynbatch.models.initial import normal
 from dynbatch.models.layers import Embedding, Linear
+from dynbatch.models.next_token import next_token_loss
 from dynbatch.models.pretrained.model import PretrainedModel
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
@@ -54,12 +56,14 @@ class CausalModel(PretrainedModel):
         Args:
             ids:       of the T tokens; what begins and ends a text is among them.
             reduction: "sum", or "mean" over the T - 1 - context tokens.
-            context:   of the T - 1 predictions so many are not counted, the first ones.
+            context:   of the T - 1 predictions so many are not counted, the first ones; below
+                T - 1, or 0.
+
+        Raises:
+            ArgumentError: `context` leaves nothing to count.
         """
-        ids = as_ids(f"{type(self).__name__}.loss", ids)
-        hidden = self(graph, ids[:-1])
-        logits = self.predict(hidden[context:] if context else hidden)
-        return F.cross_entropy(logits, ids[1 + context :], reduction=reduction)
+        owner, features = f"{type(self).__name__}.loss", partial(self, graph)
+        return next_token_loss(owner, ids, features, self.predict, reduction, context)
 
 
 class TextToTextModel(PretrainedModel):
