@@ -23,7 +23,7 @@ from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
-from dynbatch.text.folder import load_tokenizer
+from dynbatch.text.folder import load_tokenizer, require_rows
 from dynbatch.train import read_checkpoint
 from dynbatch.train.run_folder import model_file
 
@@ -117,7 +117,8 @@ def load(
         )
     if tokenizer is None or not isinstance(loaded, TextModel):
         return loaded
-    return loaded._replace(tokenizer=_tokenizer(tokenizer))
+    rows = getattr(getattr(loaded.model, "config", None), "vocab_size", None)
+    return loaded._replace(tokenizer=_tokenizer(tokenizer, rows))
 
 
 def _near(path: Path) -> str:
@@ -149,20 +150,31 @@ def _pretrained(folder: Path, tokenizer: str | None, dtype: str) -> TextModel | 
     if isinstance(names, list) and str(names[:1]).endswith("ForSequenceClassification']"):
         model = load_pretrained(folder, dtype=dtype)
         if isinstance(model, BertForClassification):
-            return FineTuning(_tokenizer(tokenizer or str(folder)), model.config.labels, model)
+            coder = _tokenizer(tokenizer or str(folder), model.config.vocab_size)
+            return FineTuning(coder, model.config.labels, model)
     if kind not in FAMILIES:
         raise fault(
             path, f"its model_type is {shorten(kind)}, which does not write text here",
             f"choose a checkpoint of {', '.join(sorted(FAMILIES))}, or a classifier of texts",
         )  # fmt: skip
-    coder, config = _tokenizer(tokenizer or str(folder)), GenerationConfig.from_pretrained(folder)
+    coder = _tokenizer(tokenizer or str(folder), config_json.get("vocab_size"))
+    config = GenerationConfig.from_pretrained(folder)
     return TextModel(FAMILIES[kind].from_pretrained(folder, dtype=dtype), coder, config)
 
 
-def _tokenizer(name: str) -> TextCoder:
+def _tokenizer(name: str, rows: object) -> TextCoder:
+    """The tokenizer of that name, for a model whose table has so many rows.
+
+    Raises:
+        CheckpointError: its folder has none, or one of more ids.
+    """
     if name == "bytes":
         return ByteTokenizer()
-    return IdTokenizer() if name == "ids" else load_tokenizer(name)
+    if name == "ids":
+        return IdTokenizer()
+    tokenizer = load_tokenizer(name)
+    require_rows(name, tokenizer, rows)
+    return tokenizer
 
 
 def _of_checkpoint(
@@ -179,7 +191,8 @@ def _of_checkpoint(
     if isinstance(config, dict) and "task" not in info.extra:
         model, folder = load_pretrained(path, dtype=dtype), path.parent
         if isinstance(model, BertForClassification):
-            return FineTuning(_tokenizer(tokenizer or str(folder)), model.config.labels, model)
+            coder = _tokenizer(tokenizer or str(folder), model.config.vocab_size)
+            return FineTuning(coder, model.config.labels, model)
         if type(model) not in FAMILIES.values():
             raise CheckpointError(
                 f"{path}: a {type(model).__name__}, which writes no text.\n"
@@ -188,7 +201,7 @@ def _of_checkpoint(
             )
         is_there = (folder / "generation_config.json").exists()
         chosen = GenerationConfig.from_pretrained(folder) if is_there else None
-        coder = _tokenizer(tokenizer or str(folder))
+        coder = _tokenizer(tokenizer or str(folder), config.get("vocab_size"))
         return TextModel(model, coder, chosen or GenerationConfig.of_model(config))
     if "task" not in info.extra:
         raise CheckpointError(

@@ -47,6 +47,14 @@ class HuggingFaceTokenizer:
         size: int = self.tokenizer.get_vocab_size()
         return size
 
+    @property
+    def num_ids(self) -> int:
+        """Rows of the table that texts need: special tokens count if they stand around each."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        special = {number for number, token in added.items() if token.special}
+        texts = {*self.tokenizer.get_vocab().values()} - special
+        return max([*texts, *self.encode("").tolist()], default=-1) + 1
+
     def encode(self, text: str, special: bool = True) -> Array:
         """The ids of a text, (T,) int64; with `special`, between those put around it."""
         encoded = self.tokenizer.encode(text_of(self, text), add_special_tokens=special)
@@ -103,6 +111,11 @@ class SentencePieceTokenizer:
 
     def __len__(self) -> int:
         return max(self._pieces) + 1
+
+    @property
+    def num_ids(self) -> int:
+        """Rows of the table that texts need: `len`."""
+        return len(self)
 
     def encode(self, text: str, special: bool = True) -> Array:
         """The ids of a text's pieces, (T,) int64; with `special`, the end follows."""

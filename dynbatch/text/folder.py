@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dynbatch.atomic import replacing
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
-from dynbatch.models.pretrained.folder import fault, file_of
+from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
 from dynbatch.text.wordpiece import WordPiece
 
@@ -33,6 +33,11 @@ class TranslationTokenizer:
             for name in ("source.spm", "target.spm")
         ]
 
+    @property
+    def num_ids(self) -> int:
+        """Rows of the table that texts need."""
+        return max(self._source.num_ids, self._target.num_ids)
+
     def encode(self, text: str) -> Array:
         """The ids of a source, (T,) int64."""
         return self._source.encode(text)
@@ -48,13 +53,41 @@ def load_tokenizer(folder: str | Path) -> FolderTokenizer:
     """The tokenizer of a checkpoint's folder, of the kind whose files are there.
 
     vocab.txt is read by `WordPiece`, tokenizer.json by `HuggingFaceTokenizer`, and sentencepiece's
-    files by `SentencePieceTokenizer`.
+    files by `SentencePieceTokenizer`. Its ids are compared with the model's config.json, if that is
+    there. Special tokens may be beyond where no text has them: Gemma 3's for images are.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: there is none, or it is damaged, or has more ids than the model's table.
         ImportError:     it needs a package that is not installed.
     """
     folder = Path(folder)
+    tokenizer = _tokenizer_of(folder)
+    if (folder / CONFIG).exists():
+        require_rows(folder, tokenizer, read_json(file_of(folder, CONFIG)).get("vocab_size"))
+    return tokenizer
+
+
+def require_rows(source: object, tokenizer: FolderTokenizer, rows: object) -> None:
+    """Check that a model's table has a row for each id of texts.
+
+    Args:
+        source: what the error begins with.
+        rows:   of the table, vocab_size of config.json; not compared if it is not a number.
+
+    Raises:
+        CheckpointError: it has fewer.
+    """
+    if isinstance(rows, int) and tokenizer.num_ids > rows:
+        raise CheckpointError.at_caller(
+            f"{source}: its tokenizer has ids up to {tokenizer.num_ids - 1}, and the model's table "
+            f"has {rows} rows (vocab_size); nothing was loaded.\n"
+            "  rule: each id of a text is the number of a row\n"
+            "  fix:  take both from one copy of the model; after words were added to the tokenizer "
+            "add rows in transformers: model.resize_token_embeddings(len(tokenizer))"
+        )
+
+
+def _tokenizer_of(folder: Path) -> FolderTokenizer:
     if (folder / "vocab.txt").exists():
         return WordPiece.from_pretrained(folder)
     if (folder / "tokenizer.json").exists():

@@ -117,6 +117,13 @@ class WordPiece:
     def __len__(self) -> int:
         return max(self._pieces) + 1
 
+    @property
+    def num_ids(self) -> int:
+        """Rows of the table that texts need: special pieces count if they stand around each."""
+        around = {*self._start, *self._end}
+        texts = [k for one, k in self.ids.items() if one in around or one not in self._special]
+        return max(texts, default=-1) + 1
+
     def tokens(self, text: str) -> list[str]:
         """The pieces of a text, without what is put around it.
 

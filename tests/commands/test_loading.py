@@ -82,6 +82,12 @@ class LettersTokenizer:
     def get_vocab_size(self):
         return 40
 
+    def get_vocab(self):
+        return {letter: ord(letter) - ord("a") for letter in "abcdefghi"}
+
+    def get_added_tokens_decoder(self):
+        return {}
+
     def encode(self, text, add_special_tokens):
         return types.SimpleNamespace(ids=[ord(one) - ord("a") for one in text])
 

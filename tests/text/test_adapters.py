@@ -30,7 +30,7 @@ def test_a_tokenizer_json_gives_the_ids_that_our_wordpiece_gives(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     theirs = HuggingFaceTokenizer.from_pretrained(tmp_path)
     ours = WordPiece.from_pretrained(tmp_path)
-    assert len(theirs) == len(ours)
+    assert len(theirs) == len(ours) and theirs.num_ids == ours.num_ids
     for text, ids, decoded in CASES[0]["texts"]:
         assert theirs.encode(text).tolist() == ids  # nothing is cut off
         assert theirs.decode(ids) == decoded

@@ -1,5 +1,7 @@
 """The tokenizer of a checkpoint's folder, by its files."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,18 @@ def test_wordpiece_is_our_own(tmp_path):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     assert isinstance(load_tokenizer(tmp_path), WordPiece)
+
+
+def test_a_tokenizer_of_more_ids_than_the_table_has_rows_is_refused(tmp_path):
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "a", "b", "[PAD]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    for rows, is_enough in ((4, False), (5, True), (None, True)):
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+        if is_enough:  # no text has a [PAD] or [MASK] of its own accord
+            assert load_tokenizer(tmp_path).encode("b").tolist() == [1, 4, 2]
+            continue
+        with pytest.raises(CheckpointError, match=r"(?s)ids up to 4, .*table has 4 rows.*resize_"):
+            load_tokenizer(tmp_path)
 
 
 def test_a_folder_without_one_is_refused_with_all_names(tmp_path):
