@@ -14,8 +14,7 @@ from dynbatch.compiler.buffers import (
     gradient_storage_of,
     storage_of,
 )
-from dynbatch.compiler.c.expressions import has_steps
-from dynbatch.compiler.c.native import NativeLoop
+from dynbatch.compiler.c.native import NativeLoop, has_steps
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.sentence_cell import SentenceCell, SentenceLoop
@@ -102,11 +101,6 @@ class CompiledLoop:
         self._place_values()
         self._place_gradients()
         self.parameters = self._parameters_of_ops()
-
-    def remarks(self, on_device: bool) -> str:
-        """Remarks on the loop in `explain()`."""
-        of_c = "" if on_device else self.in_c.remark
-        return "; ".join(filter(None, [str(self.simplified), of_c]))
 
     @cached_property
     def in_c(self) -> NativeLoop:

@@ -62,4 +62,4 @@ UNARY = {f.name: UnaryExpression.of(f) for f in every_function()}
 BINARY = {f.name: PairExpression.of(f) for f in binary.FUNCTIONS.values()}
 
 # Over a mask m beside a and b. Nothing of the other side comes through, not even a NaN.
-WHERE = PairExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
+WHERE = PairExpression("where_of(m, a, b)", "where_back_a(dy, m)", "where_back_b(dy, m)")

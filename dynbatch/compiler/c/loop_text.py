@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from textwrap import indent
 
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.nest_text import NestText
+from dynbatch.compiler.expressions import C
 from dynbatch.compiler.groups import items
 from dynbatch.compiler.heads import ONE_HEAD, Heads
 from dynbatch.compiler.ir import OWN_KERNELS, Op, Origin, Value
@@ -228,7 +228,7 @@ class LoopText:
             f"const vector {v} = {load};" for (v, _), load in zip(names.loads, loads, strict=True)
         ]
         for v, scalar, operands in names.makes:
-            body.append(f"const vector {v} = {expression(scalar.op, operands)};")
+            body.append(f"const vector {v} = {C.expression(scalar.op, operands)};")
         body += [f"put(y{k} + j, {v}, m);" for k, (v, _) in enumerate(names.stores)]
         self._lanes.append("\n".join([head, *[f"    {line}" for line in body], "}", ""]))
         lines, width = ["for (ptrdiff_t i = 0; i < n; i++) {"], lane.width // self._heads.count

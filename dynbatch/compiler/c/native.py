@@ -13,7 +13,6 @@ from dynbatch.compiler.arrays import Arrays, Step, panel_elements
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.by_sentence import SentenceText, SentenceTexts
-from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
@@ -30,7 +29,6 @@ class NativeLoop:
     """A loop in C.
 
     Attributes:
-        lacks:   functions of the loop that C has no version of: then NumPy runs it.
         attends: whether it calls the operators with kernels of their own in C too.
     """
 
@@ -43,15 +41,9 @@ class NativeLoop:
         self._storage = storage
         self._backward = backward
         self._gradients = gradients
-        self.lacks = sorted({lacks(op) for op in backward.forward.ops} - {""})
         maps = backward.forward.linear_maps
         self._work = sum([op.inputs[0].width * op.output.width for op in maps])
         self._work += sum([prod(op.nest.sizes) for op in backward.forward.ops])
-
-    @property
-    def remark(self) -> str:
-        """The reason that NumPy runs the loop where other loops run in C, or ""."""
-        return f"run by NumPy: no C for {', '.join(self.lacks)}" if self.lacks else ""
 
     def functions(self, dtype: DType, in_16_bits: bool = False) -> NativeFunctions | None:
         """The loop's functions for a dtype; None where NumPy runs it.
@@ -59,7 +51,7 @@ class NativeLoop:
         Args:
             in_16_bits: whether backward finds in 16 bits what of forward's `left` says.
         """
-        if self.lacks or self._work < WORTH_COMPILING:
+        if self._work < WORTH_COMPILING:
             return None
         functions = (self._text_in_16_bits if in_16_bits else self._text).functions(dtype)
         return None if functions is None else NativeFunctions(self, functions)
@@ -194,6 +186,12 @@ class NativeFunctions:
             run_rows(np.array(steps, np.int64), _end(steps) if ahead else 0, part)
 
         return run
+
+
+def has_steps(op: Op) -> bool:
+    """Whether an operator with its own kernels has steps in C: see `Operation.step_scores`."""
+    scores = op.node.step_scores(op.memories)
+    return scores is not None and scores.in_c(np.dtype(np.float32)) is not None
 
 
 def _end(steps: Sequence[Step]) -> int:

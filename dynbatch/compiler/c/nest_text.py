@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dynbatch.compiler.c.expressions import expression
+from dynbatch.compiler.expressions import C
 from dynbatch.compiler.heads import Heads
-from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.ir import Value
 from dynbatch.compiler.nests import Access, NestGroup, accesses, is_sum
 from dynbatch.compiler.places import Pointer
 
@@ -86,7 +86,7 @@ class NestText:
                 xs = [f"{x}_{row if of_reads.get(x, self._rows) > 1 else 0}" for x in operands]
                 out = next((w for w in self.writes if w.op is op), None)
                 if out is None or not self._is_sum(out):
-                    lines.append(f"const vector v{k}_{row} = {_made(op, xs)};")
+                    lines.append(f"const vector v{k}_{row} = {C.expression(op, xs)};")
                     if out is not None:
                         stores.append(self._store(out, row, f"v{k}_{row}"))
                 else:
@@ -170,12 +170,6 @@ class NestText:
         for axis in range(len(outer), -1, -1):
             lines.append("    " * axis + "}")
         return lines
-
-
-def _made(op: Op, xs: Sequence[str]) -> str:
-    if op.opcode is OpCode.CONTRACT:
-        return " * ".join(xs)
-    return expression(op, xs)
 
 
 def _added(xs: Sequence[str], total: str) -> str:

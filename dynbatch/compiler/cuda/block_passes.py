@@ -16,9 +16,9 @@ from math import prod
 from typing import NamedTuple
 
 from dynbatch.compiler.cuda.barriers import BlockPass, Touch
-from dynbatch.compiler.cuda.scalars import statement
+from dynbatch.compiler.expressions import CUDA
 from dynbatch.compiler.heads import Heads
-from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.ir import Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Lane, names_of
 from dynbatch.compiler.nests import Access, NestGroup, Strides, accesses, is_sum
 
@@ -75,7 +75,7 @@ def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass |
     for name, segment in names.loads:
         x = element(segment, places.reads(Value.columns(*segment)), False)
         lines.append(f"const REAL {name} = {x.load(['j'])};")
-    lines += [statement(scalar.op, name, xs) for name, scalar, xs in names.makes]
+    lines += [_made(scalar.op, name, xs) for name, scalar, xs in names.makes]
     for name, segment in names.stores:
         for at in places.writes(Value.columns(*segment)):
             lines.append(element(segment, at, True).store(["j"], name))
@@ -322,9 +322,7 @@ def _pass(
 
 
 def _made(op: Op, name: str, xs: Sequence[str]) -> str:
-    if op.opcode is OpCode.CONTRACT:
-        return f"const REAL {name} = {' * '.join(xs)};"
-    return statement(op, name, xs)
+    return f"const REAL {name} = {CUDA.expression(op, xs)};"
 
 
 def _each(index: str, count: int, by_warp: bool = False) -> str:

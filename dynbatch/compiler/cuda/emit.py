@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
-from dynbatch.compiler.cuda.scalars import statement
+from dynbatch.compiler.expressions import CUDA
 from dynbatch.compiler.ir import OpCode, Origin, Value
 from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane, LaneNames, loaded, names_of
 
@@ -156,7 +156,8 @@ class Kernel:
 
     def _lines(self, names: LaneNames) -> list[str]:
         lines = [f"const REAL {name} = {self._load(x)};" for name, x in names.loads]
-        lines += [statement(scalar.op, name, xs) for name, scalar, xs in names.makes]
+        for name, scalar, xs in names.makes:
+            lines.append(f"const REAL {name} = {CUDA.expression(scalar.op, xs)};")
         return [*lines, *[self._store(name, x) for name, x in names.stores]]
 
     def _load(self, segment: ColumnRange) -> str:

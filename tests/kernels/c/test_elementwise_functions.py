@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import Array
-from dynbatch.compiler.c.expressions import literal
+from dynbatch.compiler.expressions import C as PRINTED_C
 from dynbatch.kernels import binary
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
@@ -34,7 +34,7 @@ def _source() -> Iterator[str]:
     yield '#include "elementwise.h"\n'
     for k, (kernel, arguments) in enumerate(EVERY_CHOICE):
         function, values = kernel.chosen(arguments)
-        numbers = "".join([f", {literal(value)}" for value in values])
+        numbers = "".join([f", {PRINTED_C.literal(value)}" for value in values])
         call = f"{function.name}_of({A}{numbers})"
         yield KERNEL.format(name=f"unary{k}_forward", call=call)
         call = f"{function.name}_back({A}, {B}{numbers})"

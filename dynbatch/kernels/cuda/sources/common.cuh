@@ -6,6 +6,11 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ REAL infinity() { return (REAL)__int_as_float(0x7f800000); }
 
+// A choice by a mask, and its gradients.
+__device__ __forceinline__ REAL where_of(REAL m, REAL a, REAL b) { return m != 0 ? a : b; }
+__device__ __forceinline__ REAL where_back_a(REAL dy, REAL m) { return m != 0 ? dy : (REAL)0; }
+__device__ __forceinline__ REAL where_back_b(REAL dy, REAL m) { return m != 0 ? (REAL)0 : dy; }
+
 // A factor of a product in BITS bits of mantissa: 23 are all of float's, 10 TF32's, 7 bfloat16's, which
 // alone takes the even one of two numbers as near. See kernels/runtime/precision.py.
 template <int BITS>
