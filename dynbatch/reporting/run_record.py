@@ -80,8 +80,8 @@ class StepRecord(NamedTuple):
 
     @property
     def remarks(self) -> str:
-        """Optimisations that the compiled cells go without, and why they do not run in C."""
-        texts = [loop.remarks(self.on_device) for loop in self.loops]
+        """The operators that the compiled cells go without."""
+        texts = [str(loop.simplified) for loop in self.loops]
         return "; ".join(dict.fromkeys(filter(None, texts)))
 
     @property

@@ -58,20 +58,6 @@ def _numpy(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
-def _not_compiled(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    if without_c():
-        return  # which is told already
-    for row in record.rows:
-        remarks = [] if row.on_device else [loop.in_c.remark for loop in row.loops]
-        if any(remarks):
-            seconds = row.seconds + row.seconds_backward
-            yield Advice(
-                seconds / 2,
-                f"{row.kind} takes {in_ms(seconds)}: {max(remarks)}",
-                "write the cell with functions that have C, of dynbatch.nodes",
-            )
-
-
 def _doubled(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     if observed.is_doubled:
         yield Advice(
@@ -248,5 +234,5 @@ def _blocks(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 
 WORK_RULES = (
     _reading, _doubled, _numpy, _padding, _attention, _saving, _kept, _converted, _threads,
-    _not_compiled, _float64, _building, _blocks, _log_of_softmax,
+    _float64, _building, _blocks, _log_of_softmax,
 )  # fmt: skip

@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.record import RunTimes
-from dynbatch.compiler.c import expressions
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import compiling, parallel
@@ -258,21 +256,6 @@ def test_threads_are_told_where_processors_are_left(monkeypatch):
     assert only.seconds == 0.0075
     monkeypatch.setitem(parallel._settings, "share", db.num_threads())  # ranks take the others
     assert not advice(record_of(squares()), NOTHING)
-
-
-def test_a_cell_without_c_is_told_with_the_function_that_lacks():
-    @db.cell
-    def running(x, state, params):
-        state = F.tanh(x + state)
-        return state, state
-
-    with patch.object(expressions, "known_functions", lambda: frozenset({"add"})):
-        with db.Graph() as graph:
-            for _ in range(9):
-                db.scan(running, F.input(graph, np.ones((3, 2), np.float32)), 2)
-            graph.forward()
-        told = problems(record_of(graph, each=1.0))
-    assert told == ["Scan takes 1,000.0\xa0ms: run by NumPy: no C for tanh"]
 
 
 def test_calls_of_blocks_that_are_inlined_are_told_without_a_figure():
