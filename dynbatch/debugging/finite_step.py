@@ -50,7 +50,7 @@ class StepGuard:
                 self._refuse("forward", what.format(name), flat, nodes, shapes)
 
     def added_gradients(self) -> None:
-        pairs = zip(self.step.sources, self.step.targets, strict=True)
+        pairs = self.step.gradient_targets()
         read = [block for x, target in pairs if target is not None for block in x.gradient_blocks]
         for block in [block for block in dict.fromkeys(read) if block.gradient is not None]:
             flat = to_host(block.gradients().flat)

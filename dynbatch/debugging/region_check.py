@@ -40,7 +40,7 @@ class RegionCheck(StepCheck):
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
         run()
         self.launched = self.checker.kernels()
-        self._inputs(arena, [source.packing for source in self.step.sources])
+        self._inputs(arena, self.step.placement.packings)
         # Copies: when backward comes, their memory may hold other values.
         xs = [to_host(x._block.node_values(x)).ravel().copy() for x in self.node.inputs]
         self.inlined = InlinedRegion(self.node, xs, self.step.batch.dtype, self.step.batch.keeps)
@@ -56,7 +56,7 @@ class RegionCheck(StepCheck):
         dy = to_host(self.step.block.gradients().flat).copy()  # the run adds to it, call by call
         run()
         self.launched = self.checker.kernels()
-        inputs = self._inputs(arena, self.step.repacked)
+        inputs = self._inputs(arena, self.step.backward_placement.packings)
         with on_host(self.node.all_parameters(), self.checker.copies):
             groups = self.node.region.groups
             self.inlined.backward(

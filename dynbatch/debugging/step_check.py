@@ -58,7 +58,7 @@ class StepCheck:
         if step.is_structural:
             self._check_moves()
             return
-        xs = self._inputs(arena, [source.packing for source in step.sources])
+        xs = self._inputs(arena, step.placement.packings)
         reference = self._new_reference()
         dxs: list[Array | None] = []
         with on_host(step.nodes[0].all_parameters(), self.checker.copies):
@@ -94,7 +94,9 @@ class StepCheck:
         # There is none where backward needs no values, and so may come before forward.
         reference = self.reference or self._new_reference()
         retains = step.retains
-        packings = [x if retains.input(k) else None for k, x in enumerate(step.repacked)]
+        packings = [
+            x if retains.input(k) else None for k, x in enumerate(step.backward_placement.packings)
+        ]
         inputs = self._inputs(arena, packings, retains.input)
         output = to_host(step.block.values().flat) if retains.output else None
         with on_host(step.nodes[0].all_parameters(), self.checker.copies):
@@ -151,7 +153,7 @@ class StepCheck:
         return inputs
 
     def _wanted(self) -> list[bool]:
-        return [target is not None for target in self.step.targets]
+        return [target is not None for _, target in self.step.gradient_targets()]
 
     def _check_moves(self) -> None:
         expected = np.full(self.step.block.size, np.nan, self.step.batch.dtype)
@@ -184,7 +186,10 @@ class StepCheck:
 
         if self.step.is_structural:
             assigned = {
-                block for target in self.step.targets if target for block in target.assigned
+                block
+                for _, target in self.step.gradient_targets()
+                if target
+                for block in target.assigned
             }
             dy = to_host(self.step.block.gradients().flat)
             for _, block, there, here in self._rectangles():
@@ -194,7 +199,7 @@ class StepCheck:
                 block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in sums_of.items()
             }
         # Other steps write packed gradients into scratch first, which are added node by node.
-        for source, target in zip(self.step.sources, self.step.targets, strict=True):
+        for source, target in self.step.gradient_targets():
             if target is None or target.scratch is None:
                 continue
             packed = to_host(source.packed(arena, target.scratch).flat)

@@ -302,7 +302,8 @@ def _flops_of(step: StepRun, rows: int) -> tuple[Flops, Flops]:
     if step.node_type.only_moves:
         return NO_FLOPS, NO_FLOPS
     times = [what for what, _, _ in step.spans].count("backward") or int(step.fused)
-    wanted = tuple([target is not None for target in step.targets]) if times else ()
+    targets = step.backward_placement.targets
+    wanted = tuple([target is not None for target in targets]) if times else ()
     known = step.flops.get((times, wanted))
     if known is None:
         inputs = [source.size for source in step.sources]

@@ -24,11 +24,11 @@ def round_step(step: StepRun, ranges: Sequence[Ranges]) -> None:
         ranges: of each block, the elements to round; none where all are bfloat16 numbers.
     """
     for number, (block, rounded) in enumerate(zip_longest(step.blocks, ranges)):
-        for start, end in rounded or () if number not in step.narrow else ():
+        for start, end in rounded or () if number not in step.placement.narrow else ():
             round_values(block.values().flat[start:end])
     if step.batch.saved:
         names = step.node_type.narrow_saved(step.batch)
-        round_saved(step.batch, [name for name in names if name not in step.narrow])
+        round_saved(step.batch, [name for name in names if name not in step.placement.narrow])
 
 
 def round_saved(batch: Batch, names: Iterable[str]) -> None:
@@ -48,7 +48,7 @@ def change_form(stage: Stage, arena: Array) -> None:
                 flat = step.batch.saved[left].reshape(-1)
             else:
                 flat = step.blocks[left].values().flat
-            short = halves(arena, step.narrow[left], flat.size)
+            short = halves(arena, step.placement.narrow[left], flat.size)
             if stage.kind is StageKind.NARROW:  # which rounds what it cuts
                 narrow(flat, short)
             else:
@@ -58,16 +58,17 @@ def change_form(stage: Stage, arena: Array) -> None:
 def place_widened(stage: Stage) -> None:
     """Have what a stage makes float32 again read from where it will lie."""
     for step in stage.steps if stage.kind is not StageKind.NARROW else ():
+        placement = step.placement
         for left in _changed(stage, step):
             if isinstance(left, str):
-                step.saved[left] = step.widened[left], *step.saved[left][1:]
+                placement.saved[left] = placement.widened[left], *placement.saved[left][1:]
             else:
-                step.blocks[left].start = step.widened[left]
+                step.blocks[left].start = placement.widened[left]
 
 
 def _changed(stage: Stage, step: StepRun) -> list[Left]:
     """List what a stage changes, of all that a step left."""
     if stage.kind is StageKind.NARROW:
-        return [*step.narrow]
+        return [*step.placement.narrow]
     of_saved = stage.kind is StageKind.WIDEN_SAVED
-    return [left for left in step.widened if isinstance(left, str) is of_saved]
+    return [left for left in step.placement.widened if isinstance(left, str) is of_saved]

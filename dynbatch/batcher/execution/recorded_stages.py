@@ -234,6 +234,6 @@ class RecordedStages:
             if turn.kind is not StageKind.FORWARD:
                 for step in turn.steps:
                     # Calls left it, or a change of form moved it.
-                    if step in self._steps or step.narrow.keys() & step.saved:
+                    if step in self._steps or step.placement.narrow.keys() & step.placement.saved:
                         step.place_saved(arena)
             work(turn)

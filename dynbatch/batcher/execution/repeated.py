@@ -148,14 +148,14 @@ def _forward_actions(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
         return [(partial(move.run, *table), True) for table in tables]
     actions: list[tuple[Action, bool]] = []
     xs: list[Ragged] = []
-    for source in step.sources:
+    for source, packing in zip(step.sources, step.placement.packings, strict=True):
         if source.is_view:
             xs.append(source.view())
             continue
-        assert source.packing is not None
-        for array, moves in packings(source.nodes, source.size, source.packing):
+        assert packing is not None
+        for array, moves in packings(source.nodes, source.size, packing):
             actions.append((partial(move.run, array, arena, moves), True))
-        xs.append(source.packed(arena, source.packing))
+        xs.append(source.packed(arena, packing))
     step.place_saved(arena)
     batch.ports = [port.values() for port in step.block.ports]
     kernel = partial(kind.forward_batch, batch, step.block.values(), *xs)

@@ -177,11 +177,10 @@ def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
     for block in plan.graph.kept:
         block.kept = True
     for step, placement in plan.placements.items():
-        start = places[placement.workspace[0]] if placement.workspace else 0
-        step.enter(placement, offsets, arena, start)
+        step.enter(placement.at(offsets, places), arena)
         step.fused, step.scratch = step in fused, scratch
     for step, backward in plan.backward.items():
-        step.enter_backward(backward, offsets)
+        step.enter_backward(backward.at(offsets))
     for block, row in plan.gradients.items():
         block.gradient, block.gradient_start = arena, offsets[row]
 
@@ -189,9 +188,7 @@ def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
 def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> None:
     """Prepare some steps to run forward once more, with arrays in other places."""
     for step in steps:
-        placement = plan.recomputed[step]
-        start = plan.offsets[placement.workspace[0]] if placement.workspace else 0
-        step.enter(placement, plan.offsets, arena, start)
+        step.enter(plan.recomputed[step].at(plan.offsets, plan.offsets), arena)
 
 
 def free(plan: MemoryPlan) -> None:

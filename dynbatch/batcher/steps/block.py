@@ -113,7 +113,7 @@ class Block(RowLayout):
 
     def node_values(self, node: Node) -> Array:
         """One node's value in its own shape, a view."""
-        if self.array is None:
+        if node._block.array is None:
             raise freed(node)
         return self.part(self.values().flat, node)
 
@@ -123,6 +123,11 @@ class Block(RowLayout):
 
     def part(self, flat: Array, node: Node) -> Array:
         """The elements of a node in its own shape, a view, of all those of the block."""
+        stride = node._block.stride
+        if stride:
+            row, column = divmod(node._start, stride)
+            rows = flat.reshape(-1, stride)[row : row + node.rows]
+            return rows[:, column : column + node.width].reshape(node.shape)
         return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
 
 
@@ -179,22 +184,6 @@ class ColumnsView:
     def array(self) -> Array | None:
         return None if self.owner.array is None else self.base.array
 
-    def node_values(self, node: Node) -> Array:
-        """One node's value in its own shape, a view."""
-        if self.array is None:
-            raise freed(node)
-        return self.part(self.base.values().flat, node)
-
-    def node_gradient(self, node: Node) -> Array:
-        """One node's gradient in its own shape, a view."""
-        return self.part(self.base.gradients().flat, node)
-
-    def part(self, flat: Array, node: Node) -> Array:
-        """The elements of a node in its own shape, a view, of all those of the whole block."""
-        row, column = divmod(node._start, self.stride)
-        rows = flat.reshape(-1, self.stride)[row : row + node.rows]
-        return rows[:, column : column + node.width].reshape(node.shape)
-
 
 class BatchInput(RowLayout):
     """The nodes that one input of a batch reads: a view where their rows lie in order, else a copy.
@@ -206,16 +195,14 @@ class BatchInput(RowLayout):
         start:   the first element of a view.
         stride:  from row to row of a view, where they are columns of wider rows; else 0.
         covers:  it is the whole block.
-        packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
     __slots__ = (
-        "blocks", "covers", "gradient_blocks", "is_view", "nodes", "packing", "start", "stride",
+        "blocks", "covers", "gradient_blocks", "is_view", "nodes", "start", "stride",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self.packing: int | None = None
         self._offsets = None
         together = stretch(nodes)
         self.is_view = together is not None

@@ -1,11 +1,11 @@
 """The part of a memory plan for one step: the arrays of each pass.
 
-A place is a row of the plan's table of blocks; the executor looks its offset up.
+In a plan a place is a row of its table of blocks; `at` makes it the first element in an arena.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,13 +43,26 @@ class Placement(NamedTuple):
 
     blocks: tuple[int, ...]
     packings: tuple[int | None, ...]
-    saved: Mapping[str, tuple[int, int, int]]
+    saved: dict[str, tuple[int, int, int]]
     workspace: tuple[int, int] | None
     keeps: bool
     recompute: int
     narrow_input: int | None = None
     narrow: Mapping[Left, int] = {}
     widened: Mapping[Left, int] = {}
+
+    def at(self, offsets: Sequence[int], of_workspaces: Sequence[int]) -> Placement:
+        """The first elements, from those of the rows, and of the rows of workspaces."""
+        workspace, narrow = self.workspace, self.narrow_input
+        return self._replace(
+            blocks=tuple([offsets[row] for row in self.blocks]),
+            packings=_first_elements(self.packings, offsets),
+            saved={name: (offsets[row], n, k) for name, (row, n, k) in self.saved.items()},
+            workspace=None if workspace is None else (of_workspaces[workspace[0]], workspace[1]),
+            narrow_input=None if narrow is None else offsets[narrow],
+            narrow={left: offsets[row] for left, row in self.narrow.items()},
+            widened={left: offsets[row] for left, row in self.widened.items()},
+        )
 
     def resting_blocks(self) -> list[int]:
         """The places of the output between forward and backward."""
@@ -99,3 +112,23 @@ class BackwardPlacement(NamedTuple):
     deferred: frozenset[int]
     output: bool
     narrow_input: int | None = None
+
+    def at(self, offsets: Sequence[int]) -> BackwardPlacement:
+        """The first elements, from those of the rows."""
+        workspace, narrow = self.workspace, self.narrow_input
+        scratch = [None if x is None else x.scratch for x in self.targets]
+        starts = zip(self.targets, _first_elements(scratch, offsets), strict=True)
+        return self._replace(
+            packings=_first_elements(self.packings, offsets),
+            targets=tuple([x and x._replace(scratch=start) for x, start in starts]),
+            workspace=None if workspace is None else (offsets[workspace[0]], workspace[1]),
+            narrow_input=None if narrow is None else offsets[narrow],
+        )
+
+
+def _first_elements(rows: Sequence[int | None], offsets: Sequence[int]) -> tuple[int | None, ...]:
+    return tuple([None if row is None else offsets[row] for row in rows])
+
+
+NOWHERE = Placement((), (), {}, None, True, 0)
+NO_BACKWARD = BackwardPlacement((), (), None, frozenset(), frozenset(), False)

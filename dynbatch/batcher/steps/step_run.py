@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.backend import Array, Device, DType
@@ -11,9 +11,10 @@ from dynbatch.batcher.steps.block import OF_STEPS, BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import (
+    NO_BACKWARD,
+    NOWHERE,
     BackwardPlacement,
     GradientTarget,
-    Left,
     Placement,
     halves,
 )
@@ -54,18 +55,15 @@ class StepRun:
     `planned` says which batch of which plan it runs, counted from 0: a block's batch is several
     steps. `prepare_seconds` is what it took to make the step; `spans` are the times its kernels
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
-    `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
-    `narrow` has those of what lies in 16 bits, and `widened` where some of it is float32 again;
-    `narrow_input` its one input, where forward reads that in 16 bits, and `narrow_input_again`,
-    where backward does.
+    `enter_backward` tell it where a memory plan has put the arrays of a pass: `placement` and
+    `backward_placement` have first elements in the arena.
     """
 
     __slots__ = (
-        "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "flops",
-        "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_input",
-        "narrow_input_again", "node_type", "nodes", "num_batches", "num_nodes", "parameters",
-        "planned", "prepare_seconds", "reads_output", "repacked", "saved", "scratch", "sources",
-        "spans", "stage", "targets", "widened", "workspace", "workspace_backward",
+        "_label", "_needs", "_needs_backward", "backward_placement", "batch", "block", "blocks",
+        "copied_bytes", "flops", "fused", "gradients", "is_structural", "lower_bound", "node_type",
+        "nodes", "num_batches", "num_nodes", "parameters", "placement", "planned",
+        "prepare_seconds", "scratch", "sources", "spans", "stage",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -87,18 +85,10 @@ class StepRun:
         self.prepare_seconds = 0.0
         self.spans: list[Span] = []
         self.copied_bytes = 0
-        self.saved: dict[str, tuple[int, int, int]] = {}
-        self.narrow: Mapping[Left, int] = {}
-        self.widened: Mapping[Left, int] = {}
+        self.placement = NOWHERE
+        self.backward_placement = NO_BACKWARD
         self.gradients: StepGradients | None = None
-        self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
-        self.workspace_backward: tuple[int, int] | None = None
-        self.reads_output = False
-        self.narrow_input: int | None = None
-        self.narrow_input_again: int | None = None
-        self.targets: list[GradientTarget | None] = []
-        self.repacked: list[int | None] = []
         self._label = ""
         self.flops: dict[tuple[int, tuple[bool, ...]], tuple[Flops, Flops]] = {}
         self._needs: dict[tuple[bool, int], Needs] = {}  # by settings of the batch
@@ -218,42 +208,18 @@ class StepRun:
             return [(node, x) for node in self.nodes for x in node.reads()]
         return list(zip(self.nodes, places, strict=True))
 
-    def enter(
-        self, placement: Placement, offsets: Sequence[int], arena: Array, workspace: int
-    ) -> None:
-        """Forward runs next, with its arrays at these offsets, and its workspace at that one."""
-        for block, row in zip(self.blocks, placement.blocks, strict=True):
-            block.array, block.start = arena, offsets[row]
-        for source, packed in zip(self.sources, placement.packings, strict=True):
-            source.packing = None if packed is None else offsets[packed]
-        self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
-        self.narrow = {left: offsets[row] for left, row in placement.narrow.items()}
-        self.widened = {left: offsets[row] for left, row in placement.widened.items()}
-        narrow = placement.narrow_input
-        self.narrow_input = None if narrow is None else offsets[narrow]
-        self.workspace = None
-        if placement.workspace is not None:
-            self.workspace = workspace, placement.workspace[1]
+    def enter(self, placement: Placement, arena: Array) -> None:
+        """Forward runs next, with its arrays there in the arena."""
+        self.placement = placement
+        for block, start in zip(self.blocks, placement.blocks, strict=True):
+            block.array, block.start = arena, start
         self.batch.keeps, self.batch.recompute = placement.keeps, placement.recompute
 
-    def enter_backward(self, placement: BackwardPlacement, offsets: Sequence[int]) -> None:
-        """Backward runs in this run, with its arrays at these offsets."""
-        self.repacked = [None if row is None else offsets[row] for row in placement.packings]
-        self.targets = [
-            target
-            if target is None or target.scratch is None
-            else GradientTarget(scratch=offsets[target.scratch])
-            for target in placement.targets
-        ]
-        self.batch.adds = any([target is not None and target.adds for target in self.targets])
-        self.workspace_backward = None
-        if placement.workspace is not None:
-            row, elements = placement.workspace
-            self.workspace_backward = offsets[row], elements
+    def enter_backward(self, placement: BackwardPlacement) -> None:
+        """Backward runs in this run, with its arrays there in the arena."""
+        self.backward_placement = placement
+        self.batch.adds = any([target is not None and target.adds for target in placement.targets])
         self.gradients = StepGradients(set(placement.owned), placement.deferred)
-        self.reads_output = placement.output
-        narrow = placement.narrow_input
-        self.narrow_input_again = None if narrow is None else offsets[narrow]
 
     # Kernels --------------------------------------------------------------------------------------
 
@@ -268,10 +234,12 @@ class StepRun:
             self.copied_bytes += move_rectangles(self.node_type.moves(self.batch))
             self.batch.launches += 1
         else:
-            if self.narrow_input is not None:
-                xs = [self._narrow_view(arena, self.narrow_input)]
+            narrow, packings = self.placement.narrow_input, self.placement.packings
+            if narrow is not None:
+                xs = [self._narrow_view(arena, narrow)]
             else:
-                xs = [self._pack(source, source.packing, arena) for source in self.sources]
+                pairs = zip(self.sources, packings, strict=True)
+                xs = [self._pack(source, packing, arena) for source, packing in pairs]
             self.place_saved(arena)
             y = self.block.values()
             self.batch.ports = [port.values() for port in self.block.ports]
@@ -287,29 +255,31 @@ class StepRun:
     def backward(self, arena: Array) -> Written | None:
         """Run the batched backward into direct or scratch targets; see `forward`."""
         begin = time.perf_counter()
-        if self.saved and not self.batch.saved:
+        left, placement = self.placement, self.backward_placement
+        if left.saved and not self.batch.saved:
             raise freed(self.nodes[0])
         retains = self.retains
         batch = self.batch
-        for name, (_, rows, width) in self.saved.items() if self.narrow else ():
-            if name in self.narrow and name not in self.widened:
-                short = halves(arena, self.narrow[name], rows * width)
+        for name, (_, rows, width) in left.saved.items() if left.narrow else ():
+            if name in left.narrow and name not in left.widened:
+                short = halves(arena, left.narrow[name], rows * width)
                 batch.saved[name] = short.reshape(rows, width)
-        if self.narrow_input_again is not None:
-            batch.inputs = (self._narrow_view(arena, self.narrow_input_again),)
+        if placement.narrow_input is not None:
+            batch.inputs = (self._narrow_view(arena, placement.narrow_input),)
         else:
+            pairs = zip(self.sources, placement.packings, strict=True)
             batch.inputs = tuple(
                 [
-                    self._pack(source, self.repacked[k], arena) if retains.input(k) else None
-                    for k, source in enumerate(self.sources)
+                    self._pack(source, packing, arena) if retains.input(k) else None
+                    for k, (source, packing) in enumerate(pairs)
                 ]
             )
-        batch.output = self.block.values() if self.reads_output else None
+        batch.output = self.block.values() if placement.output else None
         batch.gradients = self.gradients
         batch.port_gradients = [port.gradients() for port in self.block.ports]
         batch.begin(batch.launches + 1)
-        if self.workspace_backward is not None:
-            batch.scratch = _part(arena, *self.workspace_backward)
+        if placement.workspace is not None:
+            batch.scratch = _part(arena, *placement.workspace)
         dxs = self.target_views(arena)
         written = self.node_type.backward_batch(batch, self.block.gradients(), *dxs)
         return self._ending(written, "backward", begin)
@@ -326,12 +296,13 @@ class StepRun:
         """Bring the gradients of the inputs from scratch to where they belong."""
         begin = time.perf_counter()
         if issubclass(self.node_type, Structural):
-            assigned = [target.assigned for target in self.targets if target is not None]
+            targets = self.backward_placement.targets
+            assigned = [target.assigned for target in targets if target is not None]
             moves = self.node_type.moves(self.batch)
             self.copied_bytes += move_gradients_back(moves, frozenset().union(*assigned))
             self.batch.launches += 1
         else:
-            for source, target in zip(self.sources, self.targets, strict=True):
+            for source, target in self.gradient_targets():
                 if target is not None and target.scratch is not None:
                     self.copied_bytes += source.unpack_gradients(arena, target.scratch)
                     self.batch.launches += 1
@@ -355,15 +326,19 @@ class StepRun:
 
     def place_saved(self, arena: Array) -> None:
         """Have what forward leaves, and its workspace, where the plan has put them."""
-        for name, (start, rows, width) in self.saved.items():
+        for name, (start, rows, width) in self.placement.saved.items():
             self.batch.saved[name] = _part(arena, start, rows * width).reshape(rows, width)
-        if self.workspace is not None:
+        if self.placement.workspace is not None:
             scratch = arena if self.scratch is None else self.scratch
-            self.batch.scratch = _part(scratch, *self.workspace)
+            self.batch.scratch = _part(scratch, *self.placement.workspace)
+
+    def gradient_targets(self) -> Iterable[tuple[BatchInput, GradientTarget | None]]:
+        """The inputs, and where the gradient of each is written to."""
+        return zip(self.sources, self.backward_placement.targets, strict=True)
 
     def target_views(self, arena: Array) -> list[Ragged | None]:
         views: list[Ragged | None] = []
-        for source, target in zip(self.sources, self.targets, strict=True):
+        for source, target in self.gradient_targets():
             if target is None:
                 views.append(None)
             elif target.direct:
