@@ -8,7 +8,6 @@ from typing import Any
 
 from dynbatch.backend import Array
 from dynbatch.blocks.given_arrays import Recipe
-from dynbatch.blocks.live import Operators
 from dynbatch.blocks.operators import (
     STREAM,
     BlockOperator,
@@ -19,7 +18,8 @@ from dynbatch.blocks.operators import (
     Told,
     affine,
 )
-from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton
+from dynbatch.blocks.sizes import Fit, integers_of, same, skeleton
+from dynbatch.blocks.trace import Operators
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import WIDTH, Shape
 from dynbatch.nodes.operation import Operation
@@ -262,7 +262,7 @@ def _bind_sizes(
 
 
 def _sized(fit: Fit, values: Sequence[Any], again: Sequence[Any]) -> Sized | None:
-    leaves = [leaves_of(value) for value in values]
+    leaves = [integers_of(value) for value in values]
     if None in leaves or not all([same(values[0], value) for value in again]):
         return None
     forms = [skeleton(value) for value in values]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.blocks.sizes import same
+from dynbatch.blocks.sizes import leaves_of, mapped, same
 from dynbatch.errors import GraphError
 
 ROOMS = ("arguments", "blocks", "cells", "compiler", "kernels", "names", "nodes", "parameter")
@@ -29,7 +30,8 @@ class NotTraceable(GraphError):
     """A block does what no trace can record; the text says what."""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """Stands for an array in a `Recipe`: its number among those of the block and those made."""
 
     number: int
@@ -50,8 +52,8 @@ class Recipe(NamedTuple):
         return (
             other is not None
             and self.function == other.function
-            and _alike(self.arguments, other.arguments)
-            and _alike(self.options, other.options)
+            and same(self.arguments, other.arguments)
+            and same(self.options, other.options)
         )
 
 
@@ -94,7 +96,7 @@ class GivenArrays:
         recipe = self.recipes[number]
         if recipe is None:
             return {}
-        read = [x for x in leaves((recipe.arguments, recipe.options)) if type(x) is Place]
+        read = [x for x in leaves_of((recipe.arguments, recipe.options)) if isinstance(x, Place)]
         recipes: dict[int, Recipe] = {}
         for source in read:
             recipes |= self.recipes_of(source.number)
@@ -202,42 +204,17 @@ def _works_inside() -> bool:
     return is_inside(frame)
 
 
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    if type(value) in (list, tuple):
-        return type(value)([_mapped(change, part) for part in value])
-    if type(value) is dict:
-        return {name: _mapped(change, part) for name, part in value.items()}
-    return change(value)
-
-
-def leaves(value: Any) -> list[Any]:
-    """The leaves of a value of lists, tuples and dicts."""
-    arrays: list[Any] = []
-    _mapped(arrays.append, value)
-    return arrays
-
-
 def _given_in(value: Any) -> list[GivenArray]:
-    return [leaf for leaf in leaves(value) if isinstance(leaf, GivenArray)]
+    return [leaf for leaf in leaves_of(value) if isinstance(leaf, GivenArray)]
 
 
 def _plain(value: Any) -> Any:
-    return _mapped(lambda x: x.view(np.ndarray) if isinstance(x, GivenArray) else x, value)
+    return mapped(lambda x: x.view(np.ndarray) if isinstance(x, GivenArray) else x, value)
 
 
 def _placed(value: Any) -> Any:
-    return _mapped(lambda x: Place(x.number) if isinstance(x, GivenArray) else x, value)
+    return mapped(lambda x: Place(x.number) if isinstance(x, GivenArray) else x, value)
 
 
 def _at(value: Any, arrays: Mapping[int, Array]) -> Any:
-    return _mapped(lambda x: arrays[x.number] if type(x) is Place else x, value)
-
-
-def _alike(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all([_alike(x, y) for x, y in zip(a, b, strict=True)])
-    if isinstance(a, dict):
-        return list(a) == list(b) and all([_alike(a[name], b[name]) for name in a])
-    return same(a, b)
+    return mapped(lambda x: arrays[x.number] if isinstance(x, Place) else x, value)

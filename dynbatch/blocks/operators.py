@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.blocks.sizes import with_leaves
+from dynbatch.blocks.sizes import with_integers
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
 
@@ -23,7 +23,7 @@ class Sized(NamedTuple):
     coefficients: tuple[Coefficients, ...]
 
     def at(self, free: Sequence[int]) -> Any:
-        return with_leaves(self.form, iter([affine(c, free) for c in self.coefficients]))
+        return with_integers(self.form, iter([affine(c, free) for c in self.coefficients]))
 
 
 class Given(NamedTuple):

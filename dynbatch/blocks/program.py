@@ -17,7 +17,6 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.blocks.binding import bind
-from dynbatch.blocks.live import Operators, live_operators
 from dynbatch.blocks.operators import (
     NOTHING,
     STREAM,
@@ -38,9 +37,8 @@ from dynbatch.blocks.sizes import (
     keeps,
     points_for,
     same,
-    ties,
 )
-from dynbatch.blocks.trace import TraceMaker
+from dynbatch.blocks.trace import Operators, TraceMaker
 from dynbatch.compiler.traced import Reads
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.nodes.signature import intern_signature
@@ -79,7 +77,6 @@ class BlockProgram:
         self._kind = kind
         self.pattern = pattern
         self.free = free_positions(pattern)
-        self._ties = ties(pattern)
         self.reads = reads
         self.plans: dict[Any, Any] = {}  # of its operators, by policy and results reached
         self.resting: dict[Any, Any] = {}  # runs of its calls that may come again
@@ -148,7 +145,7 @@ class BlockProgram:
         )
 
     def takes(self, sizes: Sizes) -> bool:
-        return keeps(self._ties, sizes)
+        return keeps(self.pattern, sizes)
 
     def free_of(self, sizes: Sizes) -> Sizes:
         return tuple([sizes[k] for k in self.free])
@@ -208,7 +205,7 @@ class BlockProgram:
         free = self.free_of(sizes)
         if self.by_data or sizes not in self._known:
             try:
-                trace = live_operators(maker.on(sizes, arrays))
+                trace = maker.on(sizes, arrays).operators()
             except Exception:
                 return None  # the function itself will raise it
             told = self._read(trace, free)
@@ -225,7 +222,7 @@ class BlockProgram:
     def _takes_alike(self, maker: TraceMaker, trace: Operators, sizes: Sizes) -> bool:
         """Whether operators take the same arrays at these sizes: in this trace, and in another."""
         try:  # arrays that are equal in this sentence may differ in the next
-            other = live_operators(maker.at(sizes))
+            other = maker.at(sizes).operators()
         except Exception:  # whatever the function raises at values that it was not given
             other = trace
         return all([self._differs(t) is None and self._taken.holds_in(t) for t in (trace, other)])
@@ -273,7 +270,7 @@ class BlockProgram:
         for zeros in [*alone, set(range(count))] if count > 1 else alone:
             values = [0 if k in zeros else n for k, n in enumerate(point)]
             try:
-                trace = live_operators(maker.at(filled(self.pattern, values)))
+                trace = maker.at(filled(self.pattern, values)).operators()
             except Exception:  # whatever the function raises without rows
                 trace = None
             if trace is None or self._read(trace, tuple(values)) is None:
@@ -304,7 +301,7 @@ def _traces(
             points = points_for(count, base, others)
             try:
                 tried = [*points, points[0]] if maker.arguments.arrays else points
-                traces = [live_operators(maker.at(filled(pattern, point))) for point in tried]
+                traces = [maker.at(filled(pattern, point)).operators() for point in tried]
                 return points, traces[: len(points)], traces[len(points) :]
             except Exception as raised:  # whatever the function raises where it was not asked
                 error = error or raised

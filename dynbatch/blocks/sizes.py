@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,17 +24,9 @@ MOST_TIED = 4
 """Of so many sizes that equal another one each group is tried on its own."""
 
 
-def ties(pattern: Pattern) -> list[tuple[int, int]]:
-    """The sizes that are not free, and what each of them equals."""
-    return [(k, leader) for k, leader in enumerate(pattern) if leader != k]
-
-
-def keeps(ties: Sequence[tuple[int, int]], sizes: Sizes) -> bool:
+def keeps(pattern: Pattern, sizes: Sizes) -> bool:
     """Whether the sizes of a call are tied so."""
-    for k, leader in ties:
-        if sizes[k] != (sizes[leader] if leader >= 0 else -leader - 1):
-            return False
-    return True
+    return sizes == tuple([sizes[k] if k >= 0 else -k - 1 for k in pattern])
 
 
 def free_positions(pattern: Pattern) -> list[int]:
@@ -63,7 +55,7 @@ def patterns_to_try(sizes: Sizes, node_sizes: int) -> list[Pattern]:
         -1 - 1 if size == 1 and k < node_sizes else arrays_fixed[k] for k, size in enumerate(sizes)
     ]
     candidates = [tuple(range(count)), tuple(tied), tuple(arrays_fixed), tuple(rows_fixed)]
-    return [p for p in dict.fromkeys(candidates) if keeps(ties(p), sizes)]
+    return [p for p in dict.fromkeys(candidates) if keeps(p, sizes)]
 
 
 def looser(pattern: Pattern) -> Iterator[Pattern]:
@@ -121,51 +113,60 @@ def bases(actual: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]
     yield near, actual
 
 
-def leaves_of(value: Any) -> list[int] | None:
-    """The integers that a value is made of, in order; None where it is not made of integers."""
-    if isinstance(value, bool) or value is None:
-        return []
-    if isinstance(value, int | np.integer):
-        return [int(value)]
-    if isinstance(value, range | slice):
-        return [n for part in (value.start, value.stop, value.step) for n in leaves_of(part) or []]
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """A value of the same form, of lists, tuples, dicts, slices and ranges, with other leaves."""
+    if isinstance(value, list):
+        return [mapped(change, part) for part in value]
     if isinstance(value, tuple):
-        parts = [leaves_of(part) for part in value]
-        return None if None in parts else [n for part in parts for n in part or []]
-    return None
-
-
-def with_leaves(value: Any, leaves: Iterator[int]) -> Any:
-    """A value of the same form, made of other integers."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | np.integer):
-        return next(leaves)
+        parts = [mapped(change, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {name: mapped(change, part) for name, part in value.items()}
     if isinstance(value, range | slice):
-        return type(value)(
-            *[with_leaves(part, leaves) for part in (value.start, value.stop, value.step)]
-        )
-    parts = [with_leaves(part, leaves) for part in value]
-    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        ends = [mapped(change, part) for part in (value.start, value.stop, value.step)]
+        return type(value)(*ends)
+    return change(value)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two attributes of nodes are equal; arrays by their bytes."""
-    if a is b:
-        return True
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return (
-            type(a) is type(b)
-            and len(a) == len(b)
-            and all([same(x, y) for x, y in zip(a, b, strict=True)])
-        )
-    if type(a) is not type(b) or isinstance(a, np.ndarray):
-        return False
-    return bool(a == b)
+def leaves_of(value: Any) -> list[Any]:
+    """The leaves of a value, in order."""
+    leaves: list[Any] = []
+    mapped(lambda leaf: leaves.append(leaf) or leaf, value)  # type: ignore[func-returns-value]
+    return leaves
+
+
+def _is_size(leaf: Any) -> bool:
+    return isinstance(leaf, int | np.integer) and not isinstance(leaf, bool)
+
+
+def integers_of(value: Any) -> list[int] | None:
+    """The integers that a value is made of, in order; None where it is not made of integers."""
+    leaves = leaves_of(value)
+    if not all([_is_size(leaf) or leaf is None or isinstance(leaf, bool) for leaf in leaves]):
+        return None
+    return [int(leaf) for leaf in leaves if _is_size(leaf)]
+
+
+def with_integers(value: Any, integers: Iterator[int]) -> Any:
+    """A value of the same form, made of other integers."""
+    return mapped(lambda leaf: next(integers) if _is_size(leaf) else leaf, value)
 
 
 def skeleton(value: Any) -> Any:
     """A value with every integer replaced by 1: what must be equal for affine integers."""
-    return with_leaves(value, itertools.repeat(1))
+    return with_integers(value, itertools.repeat(1))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal; arrays by their bytes."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if type(a) is not type(b) or isinstance(a, np.ndarray):
+        return False
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all([same(x, y) for x, y in zip(a, b, strict=True)])
+    if isinstance(a, dict):
+        return list(a) == list(b) and all([same(a[name], b[name]) for name in a])
+    return bool(a == b)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from dynbatch.blocks.given_arrays import GivenArrays, NotTraceable, is_inside
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, parameters_in
 from dynbatch.nodes.node import WIDTH, Node, ancestors
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import ParameterNode
 
 LENGTHS_READ = frozenset(
@@ -83,52 +85,67 @@ class BlockTrace(TraceGraph):
     def name(self, node: Node, name: str) -> None:
         raise NotTraceable("it names a node that lies inside it")
 
+    def returns(self, returned: object) -> None:
+        """Note what the function returned, which must be made of nodes of the trace."""
+        self.returns_tuple = isinstance(returned, tuple)
+        results = returned if isinstance(returned, tuple) else (returned,)
+        for result in results:
+            if not isinstance(result, Node):
+                raise NotTraceable(f"it returns a {type(result).__name__}, not a node or several")
+            if result.graph is not self:
+                raise NotTraceable(f"it returns {result!r}, which was made outside it")
+        for node in self.nodes:
+            for x in node.inputs:
+                if x.graph is not self:
+                    raise NotTraceable(f"it reads {x!r}, which was made outside it")
+        # A scan's last state, say, may stay unread; and what has parameters of any shape as values.
+        read = ancestors(results).values()
+        _require_matrices([node for node in read if not isinstance(node, ParameterNode)])
+        self.returned = results
 
-def run_on_placeholders(
-    function: Callable[..., object],
-    arguments: Arguments,
-    params: Sequence[object],
-    sizes: Sizes,
-    arrays: Sequence[Array],
-    dtype: DType,
-    draws_arrays: bool = False,
-) -> BlockTrace:
-    """Run the function once on placeholders.
+    def operators(self) -> Operators:
+        """The operators that the results need.
 
-    Args:
-        arguments: of the call that is traced.
-        params:    in place of its parameters.
-        sizes:     of the placeholders.
-        arrays:    in place of its arrays, of these sizes.
-        draws_arrays: whether they were drawn.
+        A loss takes the place of the projection below it, which nothing else reads, as it does
+        between nodes of a graph (see `batcher.schedule.folds`).
+        """
+        nodes = {node.index: node for node in self.nodes}
+        live = ancestors(self.returned)
+        readers = Counter([x.index for node in live.values() for x in node.inputs])
+        returned = {node.index for node in self.returned}
+        for index, losses in self.losses.items():
+            reader = [loss for loss in losses if loss in live]
+            if index not in returned and readers[index] == 1 and reader:
+                nodes[reader[0]] = nodes[reader[0]].folded()
+                del live[index]
+                live |= {x.index: x for x in nodes[reader[0]].inputs}
+        position: dict[int, int] = {}
+        kept: list[Operation] = []
+        for index in sorted(live):
+            node = nodes[index]
+            if isinstance(node, BlockArgument):
+                position[index] = -1 - node.number
+            else:
+                position[index] = len(kept)
+                kept.append(node)
+        inputs = [tuple([position[x.index] for x in node.inputs]) for node in kept]
+        results = tuple([position[node.index] for node in self.returned])
+        return Operators(kept, inputs, results, self.returns_tuple, self.arrays)
 
-    Raises:
-        DynbatchError: whatever the function raises at these sizes.
-        NotTraceable:  it reads a value, returns something else than nodes, or nodes from outside.
+
+class Operators(NamedTuple):
+    """The operators of one trace, in order.
+
+    inputs:  of each, positions of operators, or -1 - k for the node argument k.
+    results: likewise.
+    arrays:  those of the trace.
     """
-    trace = BlockTrace(dtype, GivenArrays(arrays, arguments.are_lists), draws_arrays)
-    _require_matrices(arguments.nodes)
-    left = iter(sizes)
-    nodes = [_placeholder(trace, number, x, left) for number, x in enumerate(arguments.nodes)]
-    positional, named = arguments.with_leaves(nodes, trace.arrays.given(), params, trace)
-    with parameters_in(trace):
-        returned = function(*positional, **named)
-    trace.returns_tuple = isinstance(returned, tuple)
-    results = returned if isinstance(returned, tuple) else (returned,)
-    for result in results:
-        if not isinstance(result, Node):
-            raise NotTraceable(f"it returns a {type(result).__name__}, not a node or several")
-        if result.graph is not trace:
-            raise NotTraceable(f"it returns {result!r}, which was made outside it")
-    for node in trace.nodes:
-        for x in node.inputs:
-            if x.graph is not trace:
-                raise NotTraceable(f"it reads {x!r}, which was made outside it")
-    # A scan's last state, say, may stay unread; and what has parameters of any shape as values.
-    read = ancestors(results).values()
-    _require_matrices([node for node in read if not isinstance(node, ParameterNode)])
-    trace.returned = results
-    return trace
+
+    nodes: Sequence[Operation]
+    inputs: Sequence[tuple[int, ...]]
+    results: tuple[int, ...]
+    returns_tuple: bool
+    arrays: GivenArrays
 
 
 def _require_matrices(nodes: Iterable[Node]) -> None:
@@ -182,9 +199,25 @@ class TraceMaker:
         return self.on(sizes, self.arrays_of(sizes), draws_arrays=True)
 
     def on(self, sizes: Sizes, arrays: Sequence[Array], draws_arrays: bool = False) -> BlockTrace:
-        trace = run_on_placeholders(
-            self._function, self.arguments, self._params, sizes, arrays, self._dtype, draws_arrays
-        )
+        """The trace on placeholders of these sizes, with these arrays.
+
+        Args:
+            draws_arrays: whether they were drawn.
+
+        Raises:
+            DynbatchError: whatever the function raises at these sizes.
+            NotTraceable:  it reads a value, returns something else than nodes, or nodes from
+                outside.
+        """
+        arguments = self.arguments
+        trace = BlockTrace(self._dtype, GivenArrays(arrays, arguments.are_lists), draws_arrays)
+        _require_matrices(arguments.nodes)
+        left = iter(sizes)
+        nodes = [_placeholder(trace, number, x, left) for number, x in enumerate(arguments.nodes)]
+        leaves = nodes, trace.arrays.given(), self._params
+        positional, named = arguments.with_leaves(*leaves, trace)
+        with parameters_in(trace):
+            trace.returns(self._function(*positional, **named))
         self.is_touched = self.is_touched or trace.arrays.is_touched
         return trace
 
