@@ -189,7 +189,7 @@ def commit(steps: Iterable[StepGradients], room: Array | None = None) -> Array |
     steps = list(steps)
     for step in steps:
         for parameter, array in step.dense:
-            _add_dense(parameter, array)
+            _add(parameter, array)
         for parameter, x, dy in step.products:
             _, xs, dys = products.setdefault(parameter.uid, (parameter, [], []))
             xs.append(x)
@@ -199,7 +199,7 @@ def commit(steps: Iterable[StepGradients], room: Array | None = None) -> Array |
         _add_products(parameter, xs, dys, room)
     for step in steps:
         for parameter, sparse in step.sparse:
-            _add_sparse(parameter, sparse)
+            _add(parameter, sparse)
     left = [parameter for step in steps for parameter in step.parameters()]
     for parameter in {p.uid: p for p in left if p.row_is_frozen is not None}.values():
         _clear_frozen_rows(parameter)
@@ -252,7 +252,7 @@ def _add_products(
             x, dy = _together(xs[first:end], dys[first:end], room)
         blas.matmul_outer(x, dy, out, add=adds or k > 0)
     if not adds:
-        _add_dense(parameter, out)
+        _add(parameter, out)
 
 
 def _together(xs: Sequence[Array], dys: Sequence[Array], room: Array) -> Iterator[Array]:
@@ -282,22 +282,17 @@ def groups(rows: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _add_dense(parameter: Parameter, array: Array) -> None:
+def _add(parameter: Parameter, gradient: Array | RowSparse) -> None:
     grad = parameter.grad
     if grad is None:
-        parameter.grad = array
+        parameter.grad = gradient
+    elif isinstance(gradient, RowSparse):
+        if isinstance(grad, RowSparse):
+            parameter.grad = grad.plus(gradient)
+        else:
+            add_rows(gradient.values, gradient.rows, grad)
     elif isinstance(grad, RowSparse):
-        add_rows(grad.values, grad.rows, array)
-        parameter.grad = array
+        add_rows(grad.values, grad.rows, gradient)
+        parameter.grad = gradient
     else:
-        arrays.accumulate(array, grad)
-
-
-def _add_sparse(parameter: Parameter, sparse: RowSparse) -> None:
-    grad = parameter.grad
-    if grad is None:
-        parameter.grad = sparse
-    elif isinstance(grad, RowSparse):
-        parameter.grad = grad.plus(sparse)
-    else:
-        add_rows(sparse.values, sparse.rows, grad)
+        arrays.accumulate(gradient, grad)
