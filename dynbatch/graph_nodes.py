@@ -55,8 +55,8 @@ class OwnedNodes:
         self.uid = next(_uids)
         self.converted_bytes = 0
         self.tables: list[CallTable] = []
-        self.origins: list[Any] = []
-        self._numbers: dict[Any, int] = {}
+        self.origins: list[Any] = [None]  # so that a number is greater than any node's index
+        self._numbers: dict[Any, int] = {None: 0}
         self.totals: dict[int, Any] = {}
         self.form_ids = FormIds()
         self.programs: dict[Any, Any] = {}
@@ -180,6 +180,11 @@ class OwnedNodes:
         origin, row = self.origins[number >> ROW_BITS], number & ROW
         return origin.call(row) if isinstance(origin, CallTable) else origin[row]
 
+    def index_of(self, number: int) -> int:
+        """The index of the node that the call with a number is, or will be; see `CallGraph`."""
+        index: int = self.origins[number >> ROW_BITS].index_of(number & ROW)
+        return index
+
     def number_of_region(self) -> int:
         """An index for a node that runs calls: negative, since the graph does not own it."""
         self._num_regions += 1
@@ -195,7 +200,7 @@ class OwnedNodes:
 
     @cached_property
     def _streams(self) -> RandomStreams:
-        return RandomStreams(self.seed, self._nodes)
+        return RandomStreams(self.seed, self._nodes, self.index_of)
 
     def stream(self, node: Node) -> int:
         """A 32-bit number for a node's random draws: the same whatever else is in the batch."""

@@ -310,7 +310,7 @@ class Node(OperatorMethods["Node"]):
         return b""
 
     def indices_read(self) -> list[int]:
-        """The indices of its inputs, none of which becomes a node for that."""
+        """The indices of its inputs, or greater numbers; none becomes a node for that."""
         return [x.index for x in self.inputs]
 
     def all_parameters(self) -> tuple[Parameter, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dynbatch.nodes.node import Node
@@ -28,19 +28,23 @@ class RandomStreams:
     one value) are told apart by the order of their creation.
 
     Args:
-        nodes: of the graph, by index.
+        nodes:    of the graph, by index.
+        index_of: tells the index of a node that is told by a greater number, as some are in
+            `Node.indices_read`.
 
     Attributes:
-        keys:    of nodes by index, as far as somebody asked for them: what a number follows from.
-        of_late: of values of late nodes, by what stands for them.
+        keys: of nodes by index, as far as somebody asked for them: what a stream follows from.
+            Those of late nodes stand under their greater numbers, too.
     """
 
-    def __init__(self, seed: int, nodes: Sequence[Node | LateNodes]) -> None:
+    def __init__(
+        self, seed: int, nodes: Sequence[Node | LateNodes], index_of: Callable[[int], int]
+    ) -> None:
         self._seed = seed
         self._nodes = nodes
+        self._index_of = index_of
         self._first = 0  # of the nodes that have not been searched for late ones
         self.keys: dict[int, int] = {}
-        self.of_late: dict[int, int] = {}
         self._counts: dict[tuple[int, int | str | None], int] = {}
 
     def of(self, node: Node, example: int | str | None = None) -> int:
@@ -67,8 +71,12 @@ class RandomStreams:
                 continue
             node = nodes[other]
             if isinstance(node, Node):
-                missing[other] = node.indices_read()
-                waiting += missing[other]
+                read = node.indices_read()
+                if read and max(read) >= len(nodes):
+                    self._enter_late_keys()
+                    read = [k if k in keys or k < len(nodes) else self._index_of(k) for k in read]
+                missing[other] = read
+                waiting += read
             else:
                 self._enter_late_keys()
         for other in sorted(missing):  # creation order: inputs come first
@@ -81,9 +89,9 @@ class RandomStreams:
     def _enter_late_keys(self) -> None:
         """Enter those of all late nodes by now: each reads those before it."""
         end = len(self._nodes)
-        fresh = self._nodes[self._first : end]
-        for late in dict.fromkeys([node for node in fresh if not isinstance(node, Node)]):
-            late.enter_keys(self)
+        for late in dict.fromkeys(self._nodes[self._first : end]):  # few stand for many
+            if not isinstance(late, Node):
+                late.enter_keys(self)
         self._first = end  # at last: after an interrupt they are entered again
 
 

@@ -20,7 +20,7 @@ from dynbatch.cells.calls.results import (
     common_form,
     structure_of,
 )
-from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, first_uses, index_of_call
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, first_uses
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.indexing import repeat
 from dynbatch.kernels import arrays
@@ -95,7 +95,7 @@ class StackCalls(Operation):
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
     def indices_read(self) -> list[int]:
-        return [index_of_call(call, self.results.graph) for call in self.stacked.calls]
+        return [*self.stacked.calls]
 
     @property
     def results(self) -> Results:

@@ -72,6 +72,8 @@ class CallGraph(Owner, Protocol):
 
     def value_at(self, number: int) -> Any: ...
 
+    def index_of(self, number: int) -> int: ...
+
 
 class ResultRows(NamedTuple):
     """Places of the results of one table's calls in a region's value: a row for each call.
@@ -403,16 +405,10 @@ def nodes_among(arguments: Iterable[Any]) -> list[Node]:
     ]
 
 
-def index_of_call(number: int, graph: CallGraph) -> int:
-    """The index of the node that the call with a number is, or will be; see `CallGraph`."""
-    index: int = graph.origins[number >> ROW_BITS].index_of(number & ROW)
-    return index
-
-
 def indices_in(argument: Any, graph: CallGraph) -> list[int]:
     """The indices of the nodes in an argument, or in a number of a call."""
     if type(argument) is int:
-        return [index_of_call(argument, graph)]
+        return [graph.index_of(argument)]
     if isinstance(argument, Node):
         return [argument.index]
     if isinstance(argument, Several):

@@ -6,7 +6,7 @@ They are the calls that a loop would make, in its order: their nodes have the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -56,17 +56,21 @@ class LateRows(NamedTuple):
         """The number of the node that the call in a row is."""
         return self.starts[row - self.first] + len(self.matrices)
 
-    def known_of_keys(
-        self, streams: RandomStreams
-    ) -> tuple[list[tuple[list[Any], int | None]], int, Iterator[int]]:
-        """Each column, and the key of its rows if they are of one matrix; a hash; the indices."""
-        graph, columns = self.table.graph, list[tuple[list[Any], int | None]]()
-        for column in self.table.columns:
-            is_matrix = any([column is matrix for matrix in self.matrices])
-            key = _key_of_value(column[self.first], graph, streams) if is_matrix else None
-            columns.append((column, key))
-        indices = iter([start + len(self.matrices) for start in self.starts])
-        return columns, crc32(self.table.cell.__name__.encode()), indices
+    def begin_keys(self, streams: RandomStreams) -> tuple[list[list[Any]], list[str], int]:
+        """The columns that differ, the texts before theirs, and a hash of what a key begins with.
+
+        Rows of one matrix have one key. Columns of them come first, as a rule.
+        """
+        table, read = self.table, list[int]()
+        columns = table.columns
+        while len(read) < len(columns):
+            column = columns[len(read)]
+            if not any([column is matrix for matrix in self.matrices]):
+                break
+            read.append(_key_of_value(column[self.first], table.graph, streams))
+        start = crc32(table.cell.__name__.encode())
+        begin = f"{Call.stream_name}[{', '.join(map(str, read))}".encode()
+        return columns[len(read) :], [""] if read else [], crc32(begin, start)
 
 
 class LateCalls:
@@ -109,25 +113,27 @@ class LateCalls:
     def enter_keys(self, streams: RandomStreams) -> None:
         """Enter the keys that the calls would have as nodes; see `nodes.stream`."""
         numbers, parts = self.made_at_once
-        of_late, of_index, graph = streams.of_late, streams.keys, self.rows.table.graph
-        if numbers[-1] in of_late:
+        keys, graph = streams.keys, self.rows.table.graph
+        if parts[-1].starts[-1] + len(parts[-1].matrices) in keys:  # which is entered last
             return
-        known = {rows.table.number: rows.known_of_keys(streams) for rows in parts if rows.starts}
+        begun = {rows.table.number: rows.begin_keys(streams) for rows in parts if rows.starts}
         for number in numbers:
-            row, read = number & ROW, list[int]()
-            columns, start, indices = known[number >> ROW_BITS]
-            for column, key in columns:
-                x = column[row]
-                if key is not None:
-                    read.append(key)
-                elif type(x) is int:
-                    read.append(of_late.get(x) or _key_of_value(x, graph, streams))
-                elif type(x) is SumArgument and type(x.members) is Results:  # of edges before
-                    read += map(of_late.__getitem__, x.members.values)
-                else:
-                    read += [streams.key(index) for index in indices_in(x, graph)]
-            # In this order: the last number's tells that all have been entered.
-            of_index[next(indices)] = of_late[number] = key_of(Call.stream_name, read, start)
+            columns, texts, start = begun[number >> ROW_BITS]
+            if columns:
+                row, texts = number & ROW, texts.copy()
+                for column in columns:
+                    x = column[row]
+                    if type(x) is int:
+                        texts.append(f"{keys.get(x) or _key_of_value(x, graph, streams)}")
+                    elif type(x) is SumArgument and type(x.members) is Results:  # of edges before
+                        texts += [f"{keys[call]}" for call in x.members.values]
+                    else:
+                        texts += [f"{streams.key(index)}" for index in indices_in(x, graph)]
+            keys[number] = crc32(f"{', '.join(texts)}]".encode(), start)  # as in `key_of`
+        for rows in parts:
+            first = rows.table.number << ROW_BITS | rows.first
+            for number, begin in enumerate(rows.starts, first):
+                keys[begin + len(rows.matrices)] = keys[number]
 
     def make(self, row: int) -> Call:
         """Make the node of the call in a row, and before it those of its rows of matrices."""
