@@ -2,45 +2,72 @@
 
 The file is NumPy's `.npz`: one entry, "graph", is a JSON text, the others are the arrays it names
 by their numbers. Nothing is pickled. A node type is written as where it is imported from, the cell
-of a scan as the operators that it was traced to.
+of a scan or of a table of calls as the operators that it was traced to.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dynbatch.atomic import replacing
-from dynbatch.backend import Array, Device
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.cells.calls.arguments import NodeArgument, TupleArgument
+from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
+from dynbatch.cells.calls.compiled_step import StepTrace
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.table import CallGraph, CallTable
+from dynbatch.cells.calls.results import SumArgument
+from dynbatch.cells.calls.stack import StackCalls
+from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.compiled import CompiledCell
-from dynbatch.compiler.trace import Trace, TraceGraph
-from dynbatch.debugging.dump_calls import CallReader, CallWriter, Document
+from dynbatch.compiler.trace import Trace
 from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.attention.mask import NO_MASK
-from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.row import Row
 from dynbatch.parameter import Parameter
 
-VERSION = 4
+VERSION = 5
 T = TypeVar("T")
+
+Document = dict[str, Any]
+"""A JSON object."""
+
+PARTS: dict[type, tuple[str, Callable[[Any], Iterable[Any]]]] = {
+    list: ("list", iter),
+    tuple: ("tuple", iter),
+    slice: ("slice", attrgetter("start", "stop", "step")),
+    range: ("range", attrgetter("start", "stop", "step")),
+    ResultPart: ("output", attrgetter("call", "first")),
+    Row: ("row", attrgetter("source", "token")),
+    StackCalls: ("stack", lambda node: (node.leaf, *node.results)),
+    TuplePart: ("part", attrgetter("call", "form", "first")),
+    TupleArgument: ("mixed", attrgetter("members")),
+    SumArgument: ("total", attrgetter("members")),
+    NodeArgument: ("argument", lambda argument: (argument.origin,)),
+}
+"""The name of a type in documents, and the parts that `rebuild.MAKERS` makes a value of."""
+
+OF_CELL = "tokens", "states", "memories", "output", "next_states"
+OF_STEP = "arguments", "memories", "outputs", "form"
 
 
 class Writer:
     """Turns nodes into a document for JSON.
 
     Args:
-        tables: the graph's tables of calls.
+        tables:  the graph's tables of calls.
+        numbers: places of the graph's nodes among those that are written.
 
     Attributes:
         arrays:     the arrays of all attributes and parameters, by name.
@@ -48,8 +75,9 @@ class Writer:
         cells:      a document for each cell of a scan.
     """
 
-    def __init__(self, tables: Sequence[CallTable] = ()) -> None:
-        self.calls = CallWriter(tables, self.nodes)
+    def __init__(self, tables: Sequence[CallTable], numbers: Mapping[Node, int]) -> None:
+        self._tables = tables
+        self._places = numbers
         self.arrays: dict[str, Array] = {}
         self.parameters: list[Document] = []
         self.cells: list[Document] = []
@@ -57,43 +85,75 @@ class Writer:
 
     def nodes(self, nodes: Sequence[Node]) -> list[Document]:
         """Documents of nodes whose inputs are among them."""
-        places = {node.index: number for number, node in enumerate(nodes)}
+        return [self._node(node) for node in nodes]
+
+    def tables(self) -> list[Document]:
+        """A document for each table: its cell as traced, and the nodes hoisted out of it."""
         return [
-            self.calls.node(node) or self._node(node, [places[x.index] for x in node.inputs])
-            for node in nodes
+            {
+                "name": table.cell.__name__,
+                "trace": self._trace(table.trace, OF_STEP),
+                "leaves": table.forms,
+                "matrices": table.matrices,
+                "constants": self._shared(table.hoisted.constants),
+                "of_memories": [
+                    [[self._number(node) for node in memory], self._shared(nodes)]
+                    for memory, nodes in table.hoisted.of_memories.items()
+                ],
+            }
+            for table in self._tables
         ]
 
-    def _node(self, node: Node, inputs: list[int]) -> Document:
-        assert isinstance(node, Operation)  # what is not belongs to calls
+    def _number(self, node: Node) -> int:
+        """The place of a node among those of the graph, or of its trace."""
+        return self._places[node] if node in self._places else node.index
+
+    def _shared(self, nodes: Mapping[int, Node]) -> list[list[int]]:
+        return [[traced, self._number(node)] for traced, node in nodes.items()]
+
+    def _trace(self, trace: Trace | StepTrace, names: Sequence[str]) -> Document:
+        values = {name: self._value(None, name, getattr(trace, name)) for name in names}
+        return {"nodes": self.nodes(trace.nodes), "values": values}
+
+    def _node(self, node: Node) -> Document:
+        if isinstance(node, Call):
+            table = node.origin
+            each = [table.arguments(k, [node.row])[0] for k in range(len(table.columns))]
+            arguments = [self._value(node, "arguments", argument) for argument in each]
+            return {"call": [self._tables.index(table), arguments]}
+        if type(node) in PARTS:
+            return self._made_of_parts(node, "parts", node)
+        assert isinstance(node, Operation)
         attributes = node.attributes()
         if isinstance(attributes.get("cell"), CompiledCell):
             attributes.pop("uid", None)  # it holds in this process; the rebuilt cell has another
         values = {name: self._value(node, name, value) for name, value in attributes.items()}
+        inputs = [self._number(x) for x in node.inputs]
         return {"type": _path_of(type(node)), "inputs": inputs, "own": values}
 
-    def _value(self, node: Node, name: str, value: Any) -> Any:
+    def _value(self, node: Node | None, name: str, value: Any) -> Any:
         """An attribute; types that JSON lacks become a dict with one key, the type."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, np.generic):
             return self._value(node, name, value.item())
+        if isinstance(value, Node):
+            return {"node": self._number(value)}
         if isinstance(value, Parameter):
             return {"parameter": self._once(value, self.parameters, self._parameter)}
         if isinstance(value, CompiledCell):
-            return {"cell": self._once(value, self.cells, self._cell)}
-        if value is NO_MASK:  # kernels tell it from equal ones
-            return {"everything": None}
-        if isinstance(value, slice | range):
-            return {type(value).__name__: [value.start, value.stop, value.step]}
-        fields = _fields_of(value)
-        if fields is not None or isinstance(value, list | tuple):
-            values = value if fields is None else [getattr(value, field) for field in fields]
-            parts = [self._value(node, name, part) for part in values]
-            if fields is not None:
-                return {"named": [_path_of(type(value)), parts]}
-            return {"list" if isinstance(value, list) else "tuple": parts}
+            return {"cell": self._once(value, self.cells, lambda x: self._trace(x.trace, OF_CELL))}
+        if value is NO_MASK:
+            return {"everything": []}
+        fields = fields_of(value)
+        if fields is not None:
+            parts = [self._value(node, name, getattr(value, field)) for field in fields]
+            return {"named": [_path_of(type(value)), parts]}
+        if any([base in PARTS for base in type(value).__mro__]):
+            return self._made_of_parts(node, name, value)
         array = download(value) if hasattr(value, "dtype") else None
         if array is None or array.dtype.hasobject:
+            assert node is not None
             raise GraphError(
                 f"{node.label()}: its attribute {name!r} is a {type(value).__name__}, which "
                 "cannot be dumped.\n"
@@ -101,6 +161,10 @@ class Writer:
                 "  fix:  leave this node out of the graph, or store the attribute as one of these"
             )
         return {"array": self._array(array)}
+
+    def _made_of_parts(self, node: Node | None, name: str, value: Any) -> Document:
+        kind, parts_of = next(PARTS[base] for base in type(value).__mro__ if base in PARTS)
+        return {kind: [self._value(node, name, part) for part in parts_of(value)]}
 
     def _once(self, value: T, documents: list[Document], write: Callable[[T], Document]) -> int:
         if id(value) not in self._numbers:
@@ -122,17 +186,6 @@ class Writer:
             "value": array,
             "frozen": parameter.frozen,
             "frozen_rows": None if rows is None else rows.tolist(),
-        }
-
-    def _cell(self, cell: CompiledCell) -> Document:
-        trace = cell.trace
-        return {
-            "nodes": self.nodes(trace.nodes),
-            "tokens": [node.index for node in trace.tokens],
-            "states": [node.index for node in trace.states],
-            "memories": [node.index for node in trace.memories],
-            "output": trace.output.index,
-            "next_states": [node.index for node in trace.next_states],
         }
 
 
@@ -194,99 +247,7 @@ def read(path: Path) -> tuple[Document, dict[str, Array]]:
     return document, arrays
 
 
-class Reader:
-    """Builds nodes from a document.
-
-    Args:
-        document, arrays: what `read` returned.
-        device:           the parameters' device.
-    """
-
-    def __init__(self, document: Document, arrays: dict[str, Array], device: Device) -> None:
-        self.arrays = arrays
-        self.parameters: list[Parameter] = []
-        for each in document["parameters"]:
-            parameter = Parameter(arrays[each["value"]].copy(), each["name"])
-            parameter.frozen = each["frozen"]
-            parameter.frozen_rows = each.get("frozen_rows")  # older files have none
-            parameter.to(device)
-            self.parameters.append(parameter)
-        self.dtype = document["dtype"]
-        self.cells: list[CompiledCell] = []
-        for each in document["cells"]:
-            self.cells.append(self._cell(each))
-
-    def graph(self, document: Document, graph: CallGraph) -> list[Node]:
-        """The nodes in an empty graph, in order, and its tables of calls."""
-        nodes: list[Node] = []
-        calls = CallReader(graph, nodes)
-        for table in document["tables"]:
-            trace = TraceGraph(self.dtype)
-            self._nodes(table["nodes"], trace, [])
-            calls.add_table(table, trace.nodes)
-        self._nodes(document["nodes"], graph, nodes, calls)
-        calls.add_constants(document["tables"])
-        return nodes
-
-    def _nodes(
-        self,
-        documents: Sequence[Document],
-        graph: Owner,
-        nodes: list[Node],
-        calls: CallReader | None = None,
-    ) -> list[Node]:
-        """Append the nodes of documents to `nodes`, where later ones find their inputs."""
-        for document in documents:
-            of_calls = None if calls is None else calls.node(document)
-            if of_calls is not None:
-                nodes.append(of_calls)
-                continue
-            node_type = _imported(document["type"], Operation)
-            attributes = {name: self._value(value) for name, value in document["own"].items()}
-            if isinstance(attributes.get("cell"), CompiledCell):
-                attributes["uid"] = attributes["cell"].uid
-            inputs = [nodes[k] for k in document["inputs"]]
-            node = node_type.__new__(node_type)
-            Operation.__init__(node, *inputs, graph=graph, **attributes)
-            nodes.append(node)
-        return nodes
-
-    def _value(self, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        ((key, content),) = value.items()
-        if key == "array":
-            return self.arrays[content]
-        if key == "parameter":
-            return self.parameters[content]
-        if key == "cell":
-            return self.cells[content]
-        if key == "everything":
-            return NO_MASK
-        if key in ("slice", "range"):
-            return slice(*content) if key == "slice" else range(*content)
-        if key == "named":
-            named = _imported(content[0], object)
-            if _fields_of(named) is None:
-                raise GraphError(f"{content[0]} is not a class of named fields.")
-            return named(*[self._value(part) for part in content[1]])
-        parts = [self._value(part) for part in content]
-        return parts if key == "list" else tuple(parts)
-
-    def _cell(self, document: Document) -> CompiledCell:
-        graph = TraceGraph(self.dtype)
-        nodes = self._nodes(document["nodes"], graph, [])
-
-        def at(name: str) -> list[Node]:
-            return [nodes[k] for k in document[name]]
-
-        states, following, output = at("states"), at("next_states"), nodes[document["output"]]
-        return CompiledCell(
-            Trace(graph.nodes, at("tokens"), states, at("memories"), output, following, {})
-        )
-
-
-def _fields_of(value: Any) -> Sequence[str] | None:
+def fields_of(value: Any) -> Sequence[str] | None:
     """The fields of one of our named tuples or dataclasses, or of such a class; else None."""
     named = value if isinstance(value, type) else type(value)
     if not named.__module__.startswith("dynbatch."):
@@ -299,26 +260,3 @@ def _fields_of(value: Any) -> Sequence[str] | None:
 
 def _path_of(named: type) -> str:
     return f"{named.__module__}:{named.__qualname__}"
-
-
-def _imported(path: str, base: type) -> Any:
-    """The class at "module:name", a subclass of `base`.
-
-    Raises:
-        GraphError: it cannot be imported, or is not such a class.
-    """
-    module, _, name = path.partition(":")
-    try:
-        named: Any = import_module(module)
-        for part in name.split("."):
-            named = getattr(named, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise GraphError(
-            f"the graph has nodes of type {name} of module {module!r}, which cannot be imported "
-            f"({error}).\n  rule: a node type is found by its module and name\n"
-            "  fix:  run this where the module can be imported; define the type at the top of a\n"
-            "        module, not in a function or in __main__"
-        ) from error
-    if not (isinstance(named, type) and issubclass(named, base)):
-        raise GraphError(f"{path} is not a subclass of {base.__name__}.")
-    return named

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.batcher.steps.block_batch import BlockBatch
@@ -24,16 +23,13 @@ FOLDED: dict[type[Operation], tuple[type[Operation], type[Operation]]] = {
 """Of each folded type, the types of the input that it leaves out and of the reader."""
 
 
-@contextmanager
 def unrolled(
     nodes: Sequence[Node],
-) -> Iterator[tuple[list[Node], dict[int, int], list[tuple[int, int]]]]:
-    """The nodes of a graph without blocks that computes the same, and their places by index.
+) -> tuple[list[Node], dict[Node, int], list[tuple[int, int]]]:
+    """The nodes of a graph without blocks that computes the same, and the place of each node there.
 
-    And the places of each input that was folded inside of a block, and of its reader.
-
-    Inside the context each node's index is its place there; afterwards they are as before. The
-    place of a call, or of a further result, is that of the operator that computes it.
+    And the places of each input that was folded inside of a block, and of its reader. The place of
+    a call, or of a further result, is that of the operator that computes it.
     """
     flat: list[Node] = []
     stands_for: dict[Node, Node] = {}
@@ -52,18 +48,10 @@ def unrolled(
             stands_for[node] = results[node.inputs[0]][node.number]
         else:
             flat.append(node)
-    # Checks and dumps look nodes up by index, so the unrolled nodes borrow the indices meanwhile.
-    indices = [node.index for node in nodes]
-    try:
-        for number, node in enumerate(flat):
-            node.index = number
-        for node, other in stands_for.items():
-            node.index = other.index
-        places = {index: node.index for index, node in zip(indices, nodes, strict=True)}
-        yield flat, places, [(node.index, reader.index) for node, reader in folded]
-    finally:
-        for index, node in zip(indices, nodes, strict=True):
-            node.index = index
+    places = {node: number for number, node in enumerate(flat)}
+    for node, other in stands_for.items():  # which may stand for a further one, made before
+        places[node] = places[other]
+    return flat, places, [(places[node], places[reader]) for node, reader in folded]
 
 
 def _operators(call: BlockCall) -> list[list[Any]]:
@@ -87,6 +75,6 @@ def _unfolded(node: Folded) -> list[Any]:
         for name, value in attributes.items():
             if hasattr(type(part), name):
                 setattr(part, name, value)
-        part.graph = node.graph
+        part.graph, part.index = node.graph, node.index
     parts[0].inputs, parts[1].inputs = node.inputs, (parts[0],)
     return parts

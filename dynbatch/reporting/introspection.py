@@ -245,33 +245,32 @@ backward=Flops(products=120, elementwise=15))
             OSError:    the file cannot be written.
         """
         self._require_open("dump")
-        writer = Writer(self.tables)
         runs = runs_of(self._executor.plans, self._executor.steps, self._backwards)
-        with unrolled(self.nodes) as (nodes, places, folded):
-            named: dict[int, str] = {}  # by place: results of a block may be one node there
-            for index, name in self.names.items():
-                named.setdefault(places[index], name)
-            document = {
-                "nodes": writer.nodes(nodes),
-                "tables": writer.calls.tables(),
-                "device": self.device.name,
-                "dtype": self.dtype.name,
-                "policy": policy_name(self.policy),
-                "grad": self.grad,
-                "seed": self.seed,
-                "matmul": self.matmul,
-                "precision": self.precision,
-                "folds": [
-                    *[[places[node], places[reader]] for node, reader in self._folds.pairs()],
-                    *map(list, folded),
-                ],
-                "names": [[number, name] for number, name in named.items()],
-                "kept": sorted([places[index] for index in self._kept]),
-                "runs": [
-                    places[run] if isinstance(run, int) else [places[index] for index in run]
-                    for run in runs
-                ],
-            }
+        nodes, numbers, folded = unrolled(self.nodes)
+        writer = Writer(self.tables, numbers)
+        places = [numbers[node] for node in self.nodes]
+        named: dict[int, str] = {}  # by place: results of a block may be one node there
+        for index, name in self.names.items():
+            named.setdefault(places[index], name)
+        folds = [(places[node], places[reader]) for node, reader in self._folds.pairs()]
+        document = {
+            "nodes": writer.nodes(nodes),
+            "tables": writer.tables(),
+            "device": self.device.name,
+            "dtype": self.dtype.name,
+            "policy": policy_name(self.policy),
+            "grad": self.grad,
+            "seed": self.seed,
+            "matmul": self.matmul,
+            "precision": self.precision,
+            "folds": folds + folded,
+            "names": list(named.items()),
+            "kept": sorted([places[index] for index in self._kept]),
+            "runs": [
+                places[run] if isinstance(run, int) else [places[index] for index in run]
+                for run in runs
+            ],
+        }
         write(Path(path), document, writer)
 
     def _record(self) -> RunRecord:

@@ -12,7 +12,8 @@ from dynbatch.backend import Array
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.debugging.difference import tolerance_of
-from dynbatch.debugging.dump import Reader, read
+from dynbatch.debugging.dump import read
+from dynbatch.debugging.rebuild import Reader
 from dynbatch.errors import DynbatchError, FreedError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.precision import FULL
@@ -74,21 +75,20 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
             was a function and none is given.
     """
     document, arrays = read(Path(path))
-    settings = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
+    names = ("device", "dtype", "policy", "grad", "seed", "matmul", "precision")
+    settings = {name: document[name] for name in names}
     if settings["policy"] not in POLICIES and "policy" not in options:
         raise GraphError(
             f"load_graph: {os.fspath(path)!r} was dumped under the policy {settings['policy']!r}.\n"
             "  rule: a file holds no code, so not the function of a policy\n"
             "  fix:  load_graph(path, policy=the_function), or the name of a policy of ours"
         )
-    for name in ("matmul", "precision"):
-        settings[name] = document.get(name, FULL)  # older files have none
     graph = Graph(**(settings | options))
     reader = Reader(document, arrays, graph.device)
     nodes = reader.graph(document, graph)
     for number, by in document["folds"]:
         graph.absorb(nodes[number], nodes[by])
-    for number, name in document.get("names", []):  # older files have none
+    for number, name in document["names"]:
         nodes[number].named(name)
     for number in document["kept"]:
         nodes[number].keep()
