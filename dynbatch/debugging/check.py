@@ -30,20 +30,15 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.debugging.difference import Checker, differing, magnitude, rounding
 from dynbatch.debugging.reference import dense_on_host, totals
-from dynbatch.debugging.region_check import RegionCheck, StackCheck
 from dynbatch.debugging.step_check import StepCheck
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_device, to_host
-from dynbatch.nodes.node import Node, heading
+from dynbatch.nodes.node import heading
 from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
-
-CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls: StackCheck}
 
 
 class Check(Observer):
@@ -88,8 +83,7 @@ class Check(Observer):
 
     def _check_of(self, step: StepRun) -> StepCheck:
         if step not in self._checks:
-            check = CHECKS.get(step.node_type, StepCheck)
-            self._checks[step] = check(step, self.checker)
+            self._checks[step] = StepCheck(step, self.checker)
         return self._checks[step]
 
     def clear(self, block: Block) -> None:

@@ -10,94 +10,85 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import DUMP
 from dynbatch.debugging.reference import totals
-from dynbatch.debugging.region_calls import calls_of
+from dynbatch.debugging.step_arrays import (
+    NodePart,
+    RegionArrays,
+    StepArray,
+    Words,
+    argument_name,
+    arrays_of,
+)
 from dynbatch.errors import NumericError
-from dynbatch.kernels.arrays import split
 from dynbatch.kernels.runtime.precision import widened
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.nodes.node import Node, Shape, heading
+from dynbatch.nodes.node import Node, heading
 from dynbatch.parameter import Parameter
 
 MOST_VALUES = 6  # inputs and parameters whose range a message gives
 
+WORDS = Words(
+    value="its {}",
+    gradient="its gradient for {}",
+    argument="its gradient for {}",
+    parameter="its gradient for parameter {}",
+    result="the sum of the gradients of its {}",
+    total="the sum of its gradients, after {} added to it,",
+)
+ROUNDED = WORDS._replace(value="its {}, rounded to bfloat16,")
+
 
 class StepGuard:
-    """Checks that the numbers of one batch step are finite.
+    """Checks that the numbers of one batch step are finite; of a region, call by call.
 
     Args:
         places: the line that made each node, by index.
     """
 
-    def __init__(self, step: StepRun, places: Mapping[int, str]) -> None:
+    def __init__(self, step: StepRun, places: Mapping[int, str], words: Words = WORDS) -> None:
         self.step = step
         self._places = places
+        self._arrays = arrays_of(step, words)
 
     def forward(self, arena: Array) -> None:
-        self.values("its {}")
+        self.values()
         if self.step.fused:
             self.backward(arena, "forward and backward")
 
-    def values(self, what: str) -> None:
-        """Inspect values and last states; the text says which of them, `{}`, is not finite."""
-        nodes = self.step.nodes
-        for number, block in enumerate(self.step.blocks):
-            flat = to_host(block.values().flat)
-            if not np.isfinite(flat).all():
-                name = f"last state {number - 1}" if number else "value"
-                shapes = [(block.width,) if number else node.shape for node in nodes]
-                self._refuse("forward", what.format(name), flat, nodes, shapes)
+    def values(self) -> None:
+        """Inspect values and last states."""
+        for array in self._arrays.values():
+            self._inspect("forward", array)
 
     def added_gradients(self) -> None:
         pairs = self.step.gradient_targets()
         read = [block for x, target in pairs if target is not None for block in x.gradient_blocks]
         for block in [block for block in dict.fromkeys(read) if block.gradient is not None]:
-            flat = to_host(block.gradients().flat)
-            if not np.isfinite(flat).all():
-                owns = block.nodes[0]._block is block  # else it holds last states
-                shapes = [node.shape if owns else (block.width,) for node in block.nodes]
-                what = f"the sum of its gradients, after {self.step.nodes[0].label()} added to it,"
-                self._refuse("backward", what, flat, block.nodes, shapes)
+            self._inspect("backward", self._arrays.total(block))
 
     def backward(self, arena: Array, when: str = "backward") -> None:
         """Inspect the gradients of the inputs, then those of the parameters."""
-        views = self.step.target_views(arena)
-        for position, view in enumerate(views):
-            if view is None:
-                continue
-            flat = to_host(view.values).reshape(-1)
-            if np.isfinite(flat).all():
-                continue
-            readers = self.step.readers(position)
-            dxs = split(flat, [(x.rows * x.width,) for _, x in readers])
-            for (node, x), dx in zip(readers, dxs, strict=True):
-                if x._block.gradient is not None and not np.isfinite(dx).all():
-                    self._refuse(when, f"its gradient for {x.label()}", dx, [node], [x.shape])
+        for array in self._arrays.gradients(arena):
+            self._inspect(when, array)
         if self.step.gradients is not None:
-            for parameter, array in totals(self.step.gradients).values():
-                if not np.isfinite(array).all():
-                    what = f"its gradient for parameter {parameter.name!r}"
-                    self._refuse(when, what, array.ravel(), self.step.nodes[:1], [parameter.shape])
+            for parameter, gradient in totals(self.step.gradients).values():
+                self._inspect(when, self._arrays.of_parameter(parameter, gradient))
 
-    def _refuse(
-        self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
-    ) -> None:
-        """Raise NumericError for the first of the nodes whose numbers are not all finite."""
-        for node, numbers in zip(nodes, split(flat, shapes), strict=True):
-            if np.isfinite(numbers).all():
-                continue
-            name = type(node).__name__
-            if isinstance(node, RegionNode):
-                name = node.label()
-                node, numbers = first_call(node, numbers)
-            batch = f"a batch of {len(self.step.nodes)} {self.step.node_type.__name__}"
-            batch += "" if self.step.node_type.__name__ == name else f", {name} before it"
-            self._raise(node, f"{what} {described(numbers)}", self._known(node, when), when, batch)
+    def _inspect(self, when: str, array: StepArray) -> None:
+        """Raise NumericError for the first part of an array whose numbers are not all finite."""
+        if np.isfinite(array.flat).all():
+            return
+        for part in array.parts:
+            numbers = array.flat[part.elements].reshape(part.shape)
+            is_read = part.source is None or part.source._block.gradient is not None
+            if is_read and not np.isfinite(numbers).all():
+                self._refuse(when, part, numbers)
 
-    def _raise(
-        self, node: Node, problem: str, known: Sequence[str], when: str, batch: str
-    ) -> NoReturn:
+    def _refuse(self, when: str, part: NodePart, numbers: Array) -> NoReturn:
+        node = part.node
+        known = self._known(node, when)
         made_at = self._places.get(node.index)
         is_given = not node.inputs
         fix = (
@@ -107,15 +98,29 @@ class StepGuard:
             "        what it reads, or lower the learning rate"
         )
         raise NumericError(
-            heading(node, problem)
+            heading(node, f"{part.what} {described(numbers)}")
             + "".join([f"\n  {line}" for line in known])
-            + f"\n  in {when} of {batch}"
+            + f"\n  in {when} of {self._batch_text(node)}"
             + f"\n  rule: {'a given array is finite' if is_given else 'all before it was finite'}"
             f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {made_at}" if made_at else "")
         )
 
+    def _batch_text(self, node: Node) -> str:
+        """The step, and the node's type, or its region, where that ran in another one."""
+        if isinstance(node, ValueHandle):
+            assert node.home is not None
+            node = node.home
+        name = node.label() if isinstance(node, RegionNode) else type(node).__name__
+        text = self._arrays.batch_text()
+        return text if text.endswith(f" {name}") else f"{text}, {name} before it"
+
     def _known(self, node: Node, when: str) -> list[str]:
         """The ranges of the values that a node reads, of those that have not been freed."""
+        arrays = self._arrays
+        if isinstance(arrays, RegionArrays) and isinstance(node, ValueHandle):
+            places = [(number, row) for number, row, call in arrays.calls if call is node]
+            if places:
+                return self._known_to_call(node, *places[0], when)
         lines = []
         retains = self.step.retains
         for position, x in enumerate(node.inputs[:MOST_VALUES]):
@@ -128,14 +133,17 @@ class StepGuard:
             lines.append(f"the gradient of {node.label()} {described(gradient)}")
         return lines + ranges(node.all_parameters())
 
-
-def first_call(node: RegionNode, flat: Array) -> tuple[Node, Array]:
-    """The first call of a region whose part of `flat`, its values or gradients, is not finite."""
-    for number, row, call in calls_of(node.region):
-        results = flat[node.region.groups[number].results.of_call(row)]
-        if not np.isfinite(results).all():
-            return call, results
-    return node, flat
+    def _known_to_call(self, call: ValueHandle, number: int, row: int, when: str) -> list[str]:
+        """The ranges of the arguments of a call in this region."""
+        group = self.step.batch.memo["run"].groups[number]
+        lines = [
+            f"{argument_name(call, k)} {described(to_host(group.argument(k)[row]))}"
+            for k in range(group.cell.program.num_given)[:MOST_VALUES]
+        ]
+        if when != "forward":
+            dy = to_host(group.results[row])
+            lines.append(f"the gradient of what it returned {described(dy)}")
+        return lines + ranges(group.cell.parameters)
 
 
 def ranges(parameters: Sequence[Parameter]) -> list[str]:

@@ -19,9 +19,7 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.caller import caller
-from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.debugging.finite_region import RegionGuard
-from dynbatch.debugging.finite_step import StepGuard, described
+from dynbatch.debugging.finite_step import ROUNDED, StepGuard, described
 from dynbatch.debugging.reference import dense_on_host
 from dynbatch.errors import NumericError
 from dynbatch.nodes.node import Node
@@ -62,27 +60,23 @@ class Guard(Observer):
         super().forward(step, arena)
         if not isinstance(step, AliasStep):  # it computes nothing
             self.start()
-            self._guard_of(step).forward(arena)
+            StepGuard(step, self._places).forward(arena)
 
     def rounded(self, step: StepRun) -> None:
         super().rounded(step)
         if not isinstance(step, AliasStep):
             self.start()
-            self._guard_of(step).values("its {}, rounded to bfloat16,")
+            StepGuard(step, self._places, ROUNDED).values()
 
     def backward(self, step: StepRun, arena: Array) -> None:
         super().backward(step, arena)
         self.start()
-        self._guard_of(step).backward(arena)
+        StepGuard(step, self._places).backward(arena)
 
     def add_gradients(self, step: StepRun, arena: Array) -> None:
         super().add_gradients(step, arena)
         self.start()
-        self._guard_of(step).added_gradients()
-
-    def _guard_of(self, step: StepRun) -> StepGuard:
-        guard = RegionGuard if step.node_type is RegionNode else StepGuard
-        return guard(step, self._places)
+        StepGuard(step, self._places).added_gradients()
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:
         with np.errstate(all="ignore"):

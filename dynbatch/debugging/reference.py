@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,10 +28,84 @@ Flats = Sequence[Array | None]
 """For each input of a batch step its elements, node after node; None where it was freed."""
 
 
-class ReferenceRun:
-    """Runs the nodes of one batch step on the host, in groups.
+Totals = dict[int, tuple[Parameter, Array]]
+"""By `Parameter.uid` a parameter and its gradient, on the host."""
 
-    It keeps the values that backward needs.
+
+class Readable(NamedTuple):
+    """The arrays that backward may read.
+
+    inputs, output: what the node type retains, else None.
+    dy:             the gradient of the value, flat; `port_gradients`: (K, width) each.
+    wanted:         for each input whether its gradient is.
+    """
+
+    inputs: Flats
+    output: Array | None
+    dy: Array
+    port_gradients: Sequence[Array]
+    wanted: Sequence[bool]
+
+
+class FlatGradients(NamedTuple):
+    """FlatGradients by the keys of `StepArrays.gradients`, and those of parameters.
+
+    sums: further ones, inside of the step.
+    """
+
+    of_inputs: dict[Any, Array]
+    of_parameters: Totals
+    sums: Sequence[Array] = ()
+
+
+class Reference:
+    """A second run of a batch step. It keeps the values that backward needs."""
+
+    def forward(self, xs: Flats) -> list[Array]:
+        """The arrays that the step writes."""
+        raise NotImplementedError
+
+    def round_saved(self, names: Iterable[str]) -> None:
+        """Round what forward has left by these names to bfloat16, as the step's is."""
+
+    def backward(self, readable: Readable) -> FlatGradients:
+        raise NotImplementedError
+
+
+Move = tuple[int, Array, Array]
+"""The number of an input, elements there, and elements of the output."""
+
+
+class Moves(Reference):
+    """Values that are moved, by plain indexing.
+
+    Args:
+        sizes: of the inputs; `size`: of the output.
+    """
+
+    def __init__(
+        self, moves: Sequence[Move], sizes: Sequence[int], size: int, dtype: DType
+    ) -> None:
+        self._moves = moves
+        self._sizes = sizes
+        self._size = size
+        self._dtype = dtype
+
+    def forward(self, xs: Flats) -> list[Array]:
+        y = np.full(self._size, np.nan, self._dtype)
+        for k, there, here in self._moves:
+            y[here] = xs[k][there]  # type: ignore[index]  # nothing has been freed
+        return [y]
+
+    def backward(self, readable: Readable) -> FlatGradients:
+        dxs = [np.zeros(size, readable.dy.dtype) for size in self._sizes]
+        for k, there, here in self._moves:
+            dxs[k][there] += readable.dy[here]
+        return FlatGradients(dict(enumerate(dxs)), {})
+
+
+class ReferenceRun(Reference):
+    """Runs the nodes of one batch step on the host, in groups.
 
     Args:
         groups: the step's nodes in order: in one group, or each in a group of its own.
@@ -64,13 +138,12 @@ class ReferenceRun:
         return _joined(outputs)
 
     def round_saved(self, names: Iterable[str]) -> None:
-        """Round what forward has left by these names to bfloat16, as the step's is."""
         for batch in self.batches:
             round_saved(batch, names if batch.saved else ())
 
     def forward_backward(
         self, xs: Flats, dy: Array, wanted: Sequence[bool]
-    ) -> tuple[list[Array], list[Array | None], StepGradients]:
+    ) -> tuple[list[Array], FlatGradients]:
         """Outputs and gradients, where a node type computes both in one pass."""
         outputs, sink, dxs = [], StepGradients(set(), set()), self._gradients(wanted)
         for k, batch in enumerate(self.batches):
@@ -81,22 +154,10 @@ class ReferenceRun:
                 batch, y, self._cut(k, xs), dy_of_batch, self._cut(k, dxs)
             )
             outputs.append([y, *batch.ports])
-        return _joined(outputs), dxs, sink
+        return _joined(outputs), _gradients_of(dxs, sink)
 
-    def backward(
-        self,
-        inputs: Flats,
-        output: Array | None,
-        dy: Array,
-        port_gradients: Sequence[Array],
-        wanted: Sequence[bool],
-    ) -> tuple[list[Array | None], StepGradients]:
-        """The gradients of all inputs that are wanted, and what is left for parameters.
-
-        Args:
-            inputs, output: what the node type retains, else None.
-            port_gradients: (K, width) each.
-        """
+    def backward(self, readable: Readable) -> FlatGradients:
+        inputs, output, dy, port_gradients, wanted = readable
         sink, dxs = StepGradients(set(), set()), self._gradients(wanted)
         for k, batch in enumerate(self.batches):
             dy_of_batch = packed(self._part(k, dy), batch.nodes)
@@ -108,7 +169,7 @@ class ReferenceRun:
             batch.port_gradients = [Ragged(array[rows], ones) for array in port_gradients]
             batch.scratch = np.empty(self.node_type.workspace_backward(batch), self.dtype)
             do(self.node_type.backward_batch(batch, dy_of_batch, *self._cut(k, dxs)))
-        return dxs, sink
+        return _gradients_of(dxs, sink)
 
     def _prepare(self, batch: Batch) -> Ragged:
         """A batch with memory: outputs filled with NaN, and scratch."""
@@ -143,22 +204,27 @@ class ReferenceRun:
         ]
 
 
-def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
-    """The gradient that a step left for each parameter, on the host, by `Parameter.uid`."""
-    sums: dict[int, tuple[Parameter, Array]] = {}
-
-    def add(parameter: Parameter, array: Array) -> None:
-        known = sums.get(parameter.uid)
-        sums[parameter.uid] = (parameter, array if known is None else known[1] + array)
-
+def totals(gradients: StepGradients) -> Totals:
+    """The gradient that a step left for each parameter."""
+    sums: Totals = {}
     for parameter, array in gradients.dense:
-        add(parameter, download(array))
+        add_to(sums, parameter, download(array))
     for parameter, sparse in gradients.sparse:
-        add(parameter, dense_on_host(sparse))
+        add_to(sums, parameter, dense_on_host(sparse))
     for parameter, x, dy in gradients.products:
         left, right = rounded(transfer.to_host(dy)), rounded(transfer.to_host(x))
-        add(parameter, np.matmul(left.T, right, dtype=np.float64).astype(left.dtype))
+        product = np.matmul(left.T, right, dtype=np.float64).astype(left.dtype)
+        add_to(sums, parameter, product)
     return sums
+
+
+def add_to(sums: Totals, parameter: Parameter, gradient: Array) -> None:
+    known = sums.get(parameter.uid)
+    sums[parameter.uid] = (parameter, gradient if known is None else known[1] + gradient)
+
+
+def _gradients_of(dxs: Flats, sink: StepGradients) -> FlatGradients:
+    return FlatGradients({k: dx for k, dx in enumerate(dxs) if dx is not None}, totals(sink))
 
 
 def elements(r: Rectangle) -> tuple[Array, Array]:
