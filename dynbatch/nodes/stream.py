@@ -73,8 +73,7 @@ class RandomStreams:
             if isinstance(node, Node):
                 read = node.indices_read()
                 if read and max(read) >= len(nodes):
-                    self._enter_late_keys()
-                    read = [k if k in keys or k < len(nodes) else self._index_of(k) for k in read]
+                    read = [k if k in keys or k < len(nodes) else self._resolve(k) for k in read]
                 missing[other] = read
                 waiting += read
             else:
@@ -85,6 +84,13 @@ class RandomStreams:
             start = zlib.crc32(node.content())
             keys[other] = key_of(node.stream_name, [keys[k] for k in missing[other]], start)
         return keys[index]
+
+    def _resolve(self, number: int) -> int:
+        """The index of a call's node; keys of late ones are entered, those after it too."""
+        index = self._index_of(number)
+        if not isinstance(self._nodes[index], Node):
+            self._enter_late_keys()
+        return index
 
     def _enter_late_keys(self) -> None:
         """Enter those of all late nodes by now: each reads those before it."""

@@ -273,11 +273,14 @@ def test_masks_behind_calls_made_together_are_those_of_a_loop_and_make_no_nodes(
         with db.Graph(dtype="float64", seed=1) as graph:
             sentences = [F.input(graph, rng.normal(size=(words, D))) for words in (4, 1, 7, 2, 9)]
             stacked = [db.stack(make(p, xs, rng, False))[0] for xs in sentences]
+            stacked += [
+                db.stack(make(p, h[:, :D], rng, False))[0] for h in stacked
+            ]  # trees on trees
             numbers = [F.dropout(h, 0.5).stream for h in stacked]
             return numbers, {type(call) for table in graph.tables for call in table.calls}
 
     numbers, calls = streams(by_table)
-    assert numbers == streams(by_loop)[0] and len({*numbers}) == 5
+    assert numbers == streams(by_loop)[0] and len({*numbers}) == 10
     assert LateCalls in calls
 
 
