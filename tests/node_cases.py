@@ -339,6 +339,11 @@ CASES = [
     # More than two dimensions
     Case("matmul by head", lambda graph, q, k, w: [q @ F.transpose(k, -2, -1), q @ w],
          products_by_head, (), lambda torch, q, k, w: [q @ k.mT, q @ w], {"MatMul": 2}),
+    Case("matmul of what is repeated by head",
+         lambda graph, q, k, w: [w.T @ q.mT, w.T[0] @ k.mT, F.unsqueeze(q.mT, 1) @ F.unsqueeze(
+             q, 0)],
+         products_by_head, (),
+         lambda torch, q, k, w: [w.T @ q.mT, w.T[0] @ k.mT, q.mT[:, None] @ q[None]]),
     Case("outer, matvec and vecmat, by head", matrix_and_vectors, products_by_head, (),
          lambda torch, q, k, w: [torch.einsum("hi,hj->hij", q.sum(1), k.sum(1)),
                                  torch.einsum("hij,hj->hi", q.sum(1)[:, :, None] * w, w[0].expand(

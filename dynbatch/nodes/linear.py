@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from dynbatch.kernels import arrays, blas
 from dynbatch.nodes.arguments import check_parameter, node_of, nodes_of
 from dynbatch.nodes.arithmetic import multiply
@@ -15,6 +17,7 @@ from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.recorded import LENGTH
 from dynbatch.nodes.reductions.reduce import sum as sum_elements
+from dynbatch.nodes.shape.expand import expand
 from dynbatch.nodes.shape.reshape import squeeze, unsqueeze
 from dynbatch.nodes.shape.windows import Windows
 from dynbatch.parameter import Parameter
@@ -121,8 +124,8 @@ class MatMul(Operation):
     __slots__ = ()
     shape_rule = "a (…, I)|(…, T, I), b (I, O)|(…, I, O) -> (…, O)|(…, T, O)"
     shape_fix: ClassVar[dict[str, str]] = {
-        "…": "give both the dimensions before the last two, as F.expand(x, shape) does, or make b "
-        "one matrix for all rows of a",
+        "…": "give both the same dimensions before the last two, or 1 where one is repeated, or "
+        "make b one matrix for all rows of a",
         "I": "transpose one of them, or use F.linear for a weight",
         "": "F.unsqueeze(a, 0) makes a matrix of a vector; a * b multiplies by a number",
     }
@@ -233,11 +236,13 @@ def matmul(a: Node, b: Node) -> Node:
     (T, I) (I, O) -> (T, O);  (I,) (I, O) -> (O,);  (T, I) (I,) -> (T,);  (I,) (I,) -> (), as `dot`.
     Of more dimensions, y_h = a_h b_h for each h: (H, T, I) (H, I, O) -> (H, T, O), and so on with
     equal dimensions before the last two; or a matrix, or a vector, for all rows of a:
-    (H, T, I) (I, O) -> (H, T, O). Sentences that share a batch may have other H, T and O.
+    (H, T, I) (I, O) -> (H, T, O). Else dimensions before the last two are repeated as in `expand`,
+    which copies: (T, I) (H, I, O) -> (H, T, O); (I,) (H, I, O) -> (H, O). Sentences that share a
+    batch may have other H, T and O.
 
     Raises:
-        ShapeError: the inner dimensions, or those before the last two, differ; one of the two is a
-            scalar; or b has more dimensions than a (nothing is repeated for them).
+        ShapeError: the inner dimensions differ, or those before the last two do not fit; or one of
+            the two is a scalar.
 
     Example:
         >>> import dynbatch as db
@@ -251,7 +256,15 @@ def matmul(a: Node, b: Node) -> Node:
     if b.ndim == 1 and a.ndim:
         _require_inner(a, b)
         return dot(a, b) if a.ndim == 1 else squeeze(MatMul(a, unsqueeze(b, -1)), -1)
-    return MatMul(a, b)
+    if b.ndim < 3 or not a.ndim or a.shape[:-2] == b.shape[:-2] or a.width != b.shape[-2]:
+        return MatMul(a, b)
+    rows = unsqueeze(a, 0) if a.ndim == 1 else a
+    try:
+        heads = np.broadcast_shapes(rows.shape[:-2], b.shape[:-2])
+    except ValueError:
+        return MatMul(a, b)  # which names the shapes
+    product = MatMul(expand(rows, heads + rows.shape[-2:]), expand(b, heads + b.shape[-2:]))
+    return product if rows is a else squeeze(product, -2)
 
 
 def dot(a: Node, b: Node) -> Node:

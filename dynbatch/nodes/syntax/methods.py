@@ -183,8 +183,8 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     @property
     def mT(self) -> N:
-        """`F.transpose(x)` of a matrix."""
-        return self._call("transpose")
+        """The last two dimensions in each other's place: of a matrix, or of the matrix of each head."""
+        return self._call("transpose", *(() if self.ndim == 2 else (-2, -1)))
 
     def clone(self) -> N:
         """The node itself: its value never changes, so it needs no copy."""
