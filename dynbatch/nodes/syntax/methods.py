@@ -183,7 +183,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     @property
     def mT(self) -> N:
-        """The last two dimensions in each other's place: of a matrix, or of the matrix of each head."""
+        """The last two dimensions in each other's place: of a matrix, or of each head's."""
         return self._call("transpose", *(() if self.ndim == 2 else (-2, -1)))
 
     def clone(self) -> N:
