@@ -41,10 +41,12 @@ class Rule:
     Args:
         update:  what it does to each element.
         numbers: in the order of the update's.
+        only_touched_rows: whether rows that a sparse gradient has not are left alone.
     """
 
     update: UpdateRule
     numbers: tuple[float, ...]
+    only_touched_rows: bool = False
 
     @cached_property
     def outcome(self) -> UpdateOutcome:

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, NoReturn
 from dynbatch.nodes.syntax.other_names import OF_OPTIM, missing
 from dynbatch.optim.adadelta import Adadelta
 from dynbatch.optim.adagrad import Adagrad
-from dynbatch.optim.adam import Adam, AdamW
+from dynbatch.optim.adam import Adam, AdamW, SparseAdam
 from dynbatch.optim.adamax import Adamax
+from dynbatch.optim.asgd import ASGD
 from dynbatch.optim.averaging import Average
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.optim.exponentiated_gradient import EG
 from dynbatch.optim.groups import decay_groups
+from dynbatch.optim.lion import Lion
 from dynbatch.optim.nadam import NAdam
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
@@ -21,6 +23,7 @@ from dynbatch.optim.schedules import Constant, Cosine, InverseSqrt, LinearWarmup
 from dynbatch.optim.sgd import SGD
 
 __all__ = [
+    "ASGD",
     "EG",
     "SGD",
     "Adadelta",
@@ -34,6 +37,7 @@ __all__ = [
     "GradientNorm",
     "InverseSqrt",
     "LinearWarmup",
+    "Lion",
     "NAdam",
     "Optimizer",
     "Plateau",
@@ -41,6 +45,7 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "Schedule",
+    "SparseAdam",
     "clip_grad_norm_",
     "clip_grad_value_",
     "decay_groups",

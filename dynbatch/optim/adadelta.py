@@ -42,8 +42,10 @@ class Adadelta(Optimizer):
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
         self.rho = number(self, "rho", rho, "[0, 1]")
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")

@@ -42,8 +42,10 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
         self.lr_decay = number(self, "lr_decay", lr_decay, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         start = initial_accumulator_value

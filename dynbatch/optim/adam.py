@@ -52,9 +52,11 @@ class Adam(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         self.amsgrad = switch(self, "amsgrad", amsgrad)
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps, weight_decay, maximize=maximize)
 
     def numbers(self, num_steps: int) -> dict[str, float]:
         beta1, beta2 = self.betas
@@ -62,6 +64,33 @@ class Adam(MomentOptimizer):
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
         numbers = {"step_size": step_size, "scaled_eps": self.eps * scale}
         return super().numbers(num_steps) | numbers
+
+
+class SparseAdam(Adam):
+    """Adam's step for the rows of a table that were read; the others, and their slots, stay.
+
+    After a `lookup` an update costs those rows alone, however long the table is. A row's m and v
+    are averages over the steps in which it was read, with t of the table; eps is added to √v. A
+    parameter whose gradient is dense is stepped as a whole, which PyTorch refuses. All as in
+    `torch.optim.SparseAdam`; without weight decay.
+    """
+
+    only_touched_rows = True
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, maximize=maximize)
+
+    def numbers(self, num_steps: int) -> dict[str, float]:
+        scaled_eps = self.eps / math.sqrt(1.0 - self.betas[1])
+        return super().numbers(num_steps) | {"scaled_eps": scaled_eps}
 
 
 class AdamW(Adam):
@@ -81,5 +110,7 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
+        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

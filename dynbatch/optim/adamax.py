@@ -42,8 +42,10 @@ class Adamax(MomentOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps, weight_decay, maximize=maximize)
 
     def numbers(self, num_steps: int) -> dict[str, float]:
         rate = float(self.lr) / (1.0 - self.betas[0] ** num_steps)

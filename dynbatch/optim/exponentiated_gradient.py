@@ -56,9 +56,12 @@ class EG(Optimizer):
 
     update = exponentiated
 
-    def __init__(self, parameters: Parameters, lr: float = 0.1, momentum: float = 0.9) -> None:
+    def __init__(
+        self, parameters: Parameters, lr: float = 0.1, momentum: float = 0.9, *,
+        maximize: bool = False,
+    ) -> None:  # fmt: skip
         self.momentum = number(self, "momentum", momentum, "[0, 1)")
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
         for state in self._states:
             value = download(state.parameter.value)
             if value.size and not (value.min() >= 0 and (value.sum(axis=-1) > 0).all()):

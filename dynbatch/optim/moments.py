@@ -21,9 +21,9 @@ class MomentOptimizer(Optimizer):
 
     def __init__(
         self, parameters: Parameters, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float,
+        weight_decay: float, *, maximize: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
         self.betas = pair(self, "betas", betas, ("[0, 1)", "[0, 1)"), "(0.9, 0.999)")
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")

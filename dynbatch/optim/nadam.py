@@ -51,8 +51,10 @@ class NAdam(MomentOptimizer):
         weight_decay: float = 0.0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps, weight_decay, maximize=maximize)
         self.momentum_decay = number(self, "momentum_decay", momentum_decay, "[0, inf)")
         self.decoupled_weight_decay = switch(self, "decoupled_weight_decay", decoupled_weight_decay)
         self._products = [1.0]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dynbatch.arguments import number, refused, state_of
+from dynbatch.arguments import number, refused, state_of, switch
 from dynbatch.backend import Array
 from dynbatch.interrupts import deferred_interrupt
 from dynbatch.kernels.optimizers import Rule, ShardScratch, run_updates
@@ -46,6 +46,7 @@ class Optimizer(NamesChecked):
             any of the optimizer's arguments.
         lr:         learning rate; the attribute may be changed between steps. The rates of groups
             keep their proportion to it. If all groups have their own, it is the first one's.
+        maximize:   step up the gradient, by the opposite of it; weight decay is as it is.
 
     Memory: one array of the parameter's size per slot, made at its first step where the parameter
     is, and on the CPU without C 2 or 3 MiB of scratch for each thread.
@@ -71,6 +72,9 @@ class Optimizer(NamesChecked):
     update: ClassVar[UpdateRule]
     """The arithmetic of a step."""
 
+    only_touched_rows: ClassVar[bool] = False
+    """Whether rows without gradient stay, though a gradient of 0 would step them."""
+
     _groups: Sequence[Optimizer] = ()
     _communicator: Communicator | None = None
     _arguments: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
@@ -80,9 +84,10 @@ class Optimizer(NamesChecked):
         self._arguments = positional, arguments  # what groups do not say
         return self
 
-    def __init__(self, parameters: Parameters, lr: float) -> None:
+    def __init__(self, parameters: Parameters, lr: float, *, maximize: bool = False) -> None:
         name = type(self).__name__
         arguments, self._arguments = self._arguments, ((), {})
+        self.maximize = switch(self, "maximize", maximize)
         self._scratch = ShardScratch()
         self._started: list[tuple[GradientNorm, list[ParameterState]]] = []
         groups = read_groups(name, parameters)
@@ -197,7 +202,8 @@ class Optimizer(NamesChecked):
 
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
-        return Rule(self.update, self._all_numbers(num_steps))
+        update = self.update.maximizing if self.maximize else self.update
+        return Rule(update, self._all_numbers(num_steps), self.only_touched_rows)
 
     def _all_numbers(self, num_steps: int) -> tuple[float, ...]:
         known = self.numbers(num_steps)

@@ -113,7 +113,7 @@ class ParameterState:
         self.num_steps += 1
         chosen = rule(self.num_steps)
         outcome = chosen.outcome
-        every_row = not outcome.needs_gradient
+        every_row = not (outcome.needs_gradient or chosen.only_touched_rows)
         value, gradient = parameter.value, parameter.grad
         if parameter.row_is_frozen is not None:
             gradient, every_row = self.trained_gradient(every_row), False

@@ -54,8 +54,10 @@ class RAdam(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps, weight_decay, maximize=maximize)
         self.decoupled_weight_decay = switch(self, "decoupled_weight_decay", decoupled_weight_decay)
 
     def numbers(self, num_steps: int) -> dict[str, float]:

@@ -51,13 +51,15 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         self.alpha = number(self, "alpha", alpha, "[0, inf)")
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         self.momentum = number(self, "momentum", momentum, "[0, 1)")
         self.centered = switch(self, "centered", centered)
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
 
     def numbers(self, num_steps: int) -> dict[str, float]:
         return {"rest": 1.0 - self.alpha}

@@ -44,8 +44,10 @@ class Rprop(Optimizer):
         lr: float = 1e-2,
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50.0),
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
         self.etas = pair(self, "etas", etas, ("(0, 1)", "(1, inf)"), "(0.5, 1.2)")
         within = ("[0, inf)", "[0, inf)")
         self.step_sizes = pair(self, "step_sizes", step_sizes, within, "(1e-6, 50.0)")

@@ -44,12 +44,14 @@ class SGD(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         self.momentum = number(self, "momentum", momentum, "[0, 1)")
         self.dampening = number(self, "dampening", dampening)
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         self.nesterov = switch(self, "nesterov", nesterov)
-        super().__init__(parameters, lr)
+        super().__init__(parameters, lr, maximize=maximize)
         if nesterov and (not self.momentum or self.dampening):
             raise refused(
                 type(self).__name__, f"nesterov with momentum={momentum}, dampening={dampening}",

@@ -33,6 +33,10 @@ SETTINGS = [
     ("Rprop", dict(lr=0.01, etas=(0.3, 1.5), step_sizes=(5e-3, 0.02))),
     ("Adadelta", dict(lr=1.0)),
     ("Adadelta", dict(lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.1)),
+    ("ASGD", dict(lr=0.1)),
+    ("ASGD", dict(lr=0.1, lambd=0.1, alpha=0.5, t0=5, weight_decay=0.1)),
+    ("Lion", dict(lr=0.01)),
+    ("Lion", dict(lr=0.01, betas=(0.5, 0.8), weight_decay=0.1)),
 ]
 OF_PROBABILITIES = [("EG", dict(lr=0.5, momentum=0.0)), ("EG", dict(lr=0.5))]
 """Those whose parameters are no others."""

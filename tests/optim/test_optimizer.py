@@ -232,6 +232,55 @@ def test_gradient_of_another_shape_is_refused_before_any_update():
     assert np.all(good.value == 1)
 
 
+@every_algorithm
+def test_a_maximizing_step_has_the_bits_of_one_by_the_opposite_gradient(make):
+    rng, steps = np.random.default_rng(0), []
+    optimizer = make([Parameter(np.zeros(9))])
+    arrays = [rng.uniform(0.5, 0.7, 9) for _ in optimizer.slots]
+    value, gradient, scratch = rng.standard_normal(9), rng.standard_normal(9), np.empty((2, 9))
+    for sign in (1, -1):
+        optimizer.maximize = sign == -1
+        copies = [array.copy() for array in (value, *arrays)]
+        optimizer.rule(3)(copies[0], sign * gradient, copies[1:], [*scratch])
+        steps.append([array.tobytes() for array in copies])
+    assert steps[0] == steps[1] != [array.tobytes() for array in (value, *arrays)]
+
+
+def test_maximizing_goes_up_on_each_device(device):
+    weights = [Parameter(np.zeros((5, 2))).to(device) for _ in range(2)]
+    gradient = RowSparse(np.array([1, 4]), np.array([[1.0, -2.0], [3.0, 0.5]]), (5, 2))
+    for weight, maximize in zip(weights, (True, False), strict=True):
+        weight.grad = gradient.to(weight.device)
+        optim.Adam([weight], lr=0.1, maximize=maximize).step()
+    up, down = [weight.numpy() for weight in weights]
+    np.testing.assert_array_equal(up, -down)
+    np.testing.assert_array_equal(np.sign(up), np.sign(gradient.dense()))
+
+
+def test_lion_is_the_program_of_its_paper():
+    rng = np.random.default_rng(0)
+    weight, m = Parameter(rng.standard_normal((4, 3))), np.zeros((4, 3))
+    expected = weight.numpy()
+    optimizer = optim.Lion([weight], lr=0.1, betas=(0.5, 0.8), weight_decay=0.2)
+    for _ in range(5):
+        g = rng.standard_normal((4, 3))
+        step = np.sign(0.5 * m + 0.5 * g)
+        expected, m = expected - 0.1 * (step + 0.2 * expected), 0.8 * m + 0.2 * g
+        weight.grad = g
+        optimizer.step()
+    np.testing.assert_allclose(weight.value, expected, rtol=1e-12)
+
+
+def test_maximize_is_true_or_false_and_a_setting_of_groups():
+    one, other = Parameter(np.zeros(1)), Parameter(np.zeros(1))
+    optimizer = optim.SGD([{"params": [one], "maximize": True}, {"params": [other]}], lr=1.0)
+    one.grad, other.grad = np.ones(1), np.ones(1)
+    optimizer.step()
+    assert one.value == 1 and other.value == -1
+    with pytest.raises(ValueError, match="maximize is 2"):
+        optim.Adam([one], maximize=2)
+
+
 def test_settings_out_of_range_are_refused_by_name():
     one = [Parameter(np.ones(1))]
     for make, setting in [

@@ -66,8 +66,11 @@ class Printer:
         self.scratch = list(scratch)
         self.numbers: dict[str, str] = {}
         (self._like, *_) = roots
-        printed = map(_mask_of, rebuild(tuple(roots.values()), _masked))
-        self._outputs = dict(zip(printed, roots, strict=True))
+        printed = [*map(_mask_of, rebuild(tuple(roots.values()), _masked))]
+        self._outputs: dict[Expression, str] = {}
+        self._has_several = len(roots) > 1
+        for root, name in zip(printed, roots, strict=True):
+            self._outputs.setdefault(root, name)  # another output of one root is a copy
         everything = parts(*self._outputs)
         self._steps = [part for part in everything if part.operands and not part.is_uniform]
         self._ends = {x: k for k, part in enumerate(self._steps) for x in part.operands}
@@ -81,7 +84,7 @@ class Printer:
         for k, part in enumerate(self._steps):
             if part not in self._registers:
                 self._add(part, k)
-        for root, name in self._outputs.items():
+        for root, name in zip(printed, roots, strict=True):
             if (text := self._text(root)) != name:
                 test = "" if root.is_uniform else f"if {name} is not {text}: "
                 self.lines.append(f"{test}np.copyto({name}, {text})")
@@ -152,7 +155,7 @@ class Printer:
             mask, _, other = part.operands
             # Equality is rare: writing a few elements is less than an array.
             return known[other] if mask.op == "equal" and known.get(other) in dying else ""
-        if len(self._outputs) > 1:  # an output that holds something else has no room for its own
+        if self._has_several:  # an output that holds something else has no room for its own
             free = [x for x in free if x in dying and self._ends[part] <= self._made(x)]
             dying = [x for x in dying if x in [*free, *self.scratch]]
         spare = [register for register in self.scratch if register not in busy]

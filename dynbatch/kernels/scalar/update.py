@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import NamedTuple
 
 from dynbatch.kernels.scalar import numpy_printer
@@ -65,6 +65,18 @@ class UpdateRule(Definition):
 
     def __repr__(self) -> str:
         return f"<update {self.name} of parameters>"
+
+    @cached_property
+    def maximizing(self) -> UpdateRule:
+        """This update with the opposite of each gradient."""
+
+        @wraps(self._body)
+        def body(value: Expression, gradient: Expression, *others: Expression) -> Replaced:
+            return self._body(value, -gradient, *others)
+
+        body.__name__ = f"maximizing_{self.name}"
+        body.__qualname__ = f"{self.__qualname__}.maximizing"
+        return UpdateRule(body)
 
     def outputs(self, language: str = "") -> dict[str, Expression]:
         """The new elements of the value and of the slots, in this order.

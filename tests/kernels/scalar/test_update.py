@@ -96,6 +96,17 @@ def test_an_array_is_replaced_once_nothing_reads_the_old_one():
     assert (value.tolist(), before.tolist()) == ([15.0, 24.0], [-23.0, -36.0])
 
 
+def test_two_arrays_may_take_one_result():
+    @UpdateRule
+    def copied(value, gradient, mean):
+        result = value * 2 - (gradient + value)
+        return {"value": result, "mean": result}
+
+    value, mean = np.array([3.0, 5.0]), np.zeros(2)
+    copied.run(value, np.ones(2), mean, *np.empty((2, 2)))
+    assert value.tolist() == mean.tolist() == [2.0, 4.0]
+
+
 def test_a_product_by_one_is_left_out():
     @UpdateRule
     def scale(value, gradient, factor):
