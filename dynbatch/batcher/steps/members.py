@@ -106,7 +106,8 @@ class Members(StepMembers):
 
     def lie_in(self, block: Any) -> None:
         """Lie side by side in a block, or, if it is None, each where its input does."""
-        self.block, self._parts = block, []
+        if self.block is not block:
+            self.block, self._parts = block, []
         for number, node in self._nodes.items():
             self._place(node, number)
 
@@ -138,43 +139,27 @@ class Members(StepMembers):
 
     def _made(self, number: int) -> Operation:
         """A node as it would be if the sentence's operators were nodes of the graph."""
-        op = self._operators[number // self.per_operator]
+        batch, (position, k) = self.batch, divmod(number, self.per_operator)
+        operator, call = self.operators[position], batch.calls[k]
+        op = batch.program.operators[operator]
         node: Operation = object.__new__(type(op.node))
         for name, value in op.constants:
             setattr(node, name, value)
+        node.graph, node.index, node.phase = call.graph, call.index, call.phase
         node.ndim, node.rows, node.width = op.node.ndim, self.lengths[number], self.widths[number]
         node.ragged, node.sig = op.node.ragged, op.node.sig
-        self._tell(node, number)
-        node._block = None
-        self._place(node, number)
-        return node
-
-    def _tell(self, node: Operation, number: int) -> None:
-        """Set what a node has of its call."""
-        batch, operator, k = (
-            self.batch,
-            self.operators[number // self.per_operator],
-            number % self.per_operator,
-        )
-        op, call = batch.program.operators[operator], batch.calls[k]
-        node.graph, node.index, node.phase = call.graph, call.index, call.phase
         if isinstance(node, Folded):
             node.stands_for = _stand_in(node)
         for name in op.bound:
             setattr(node, name, batch.column(operator, name, slice(k, k + 1))[0])
         node.inputs = tuple([batch.node_of(x, k) for x in op.inputs])
-
-    def bind(self) -> None:
-        """Have the nodes be those of the batch's calls."""
-        for number, node in self._nodes.items():
-            self._tell(node, number)
+        node._block = None
+        self._place(node, number)
+        return node
 
     def rest(self) -> None:
-        """Let go of the calls, and of all nodes but those of the first one."""
-        unbound: Any = None
-        for node in self._nodes.values():
-            node._block, node.inputs, node.graph = None, (), unbound
-        self._nodes = {k: node for k, node in self._nodes.items() if k % self.per_operator == 0}
+        """Let go of the calls, and of all nodes."""
+        self._nodes = {}
         self.batch.bind(())
 
     def forget(self) -> None:

@@ -104,8 +104,6 @@ class StepRun:
     def bind(self, nodes: Sequence[Operation]) -> None:
         """Run these nodes next: their sizes, and the places of their inputs, are the last ones'."""
         self.nodes = self.batch.nodes = nodes
-        if isinstance(nodes, Members):
-            nodes.bind()
         self.block.hold(nodes)
         self._label, self.spans, self.prepare_seconds = "", [], 0.0
         self.copied_bytes = self.batch.launches = 0
