@@ -113,19 +113,22 @@ def bases(actual: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]
     yield near, actual
 
 
+CONTAINERS = list, tuple, dict, range, slice
+
+
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """A value of the same form, of lists, tuples, dicts, slices and ranges, with other leaves."""
-    if isinstance(value, list):
-        return [mapped(change, part) for part in value]
-    if isinstance(value, tuple):
-        parts = [mapped(change, part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, dict):
-        return {name: mapped(change, part) for name, part in value.items()}
+    """A value of the same form, made of `CONTAINERS`, with other leaves."""
+    if not isinstance(value, CONTAINERS):
+        return change(value)
     if isinstance(value, range | slice):
         ends = [mapped(change, part) for part in (value.start, value.stop, value.step)]
         return type(value)(*ends)
-    return change(value)
+    if isinstance(value, dict):
+        return {name: mapped(change, part) for name, part in value.items()}
+    parts = [mapped(change, part) for part in value]
+    if isinstance(value, list):
+        return parts
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 def leaves_of(value: Any) -> list[Any]:

@@ -77,9 +77,10 @@ class MembersPart(Sequence[Any]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return [self[k] for k in range(*key.indices(len(self)))]
-        if not -len(self) <= key < len(self):
+        count = len(self.lengths)
+        if not -count <= key < count:
             raise IndexError(key)
-        return self._node(key % len(self))
+        return self._node(key % count)
 
     def _node(self, number: int) -> Any:
         return self.members[self.first + number]

@@ -64,7 +64,7 @@ class Members(StepMembers):
         return self._parts[number] if self._parts else None
 
     def by_operator(self) -> list[MembersPart]:
-        firsts = range(0, len(self), self.per_operator)
+        firsts = range(0, self.end, self.per_operator)
         return [MembersPart(self, first, first + self.per_operator) for first in firsts]
 
     def counts(self) -> list[int]:
@@ -100,7 +100,9 @@ class Members(StepMembers):
 
     def _read_part(self, reader: Operation, operator: int) -> MembersPart | None:
         part = self.batch.part_of(operator)
-        return PortsPart(part, reader.part) if part and isinstance(reader, Port) else part
+        if part is not None and isinstance(reader, Port):
+            return PortsPart(part, reader.part)
+        return part
 
     # Places ---------------------------------------------------------------------------------------
 
@@ -130,6 +132,10 @@ class Members(StepMembers):
             node._block, node._position, node._start = part.block, k, part.starts()[k]
 
     # Single nodes ---------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        node = self._nodes.get(key) if key.__class__ is int else None
+        return super().__getitem__(key) if node is None else node
 
     def _node(self, number: int) -> Operation:
         node = self._nodes.get(number)

@@ -54,14 +54,16 @@ class Placement(NamedTuple):
     def at(self, offsets: Sequence[int], of_workspaces: Sequence[int]) -> Placement:
         """The first elements, from those of the rows, and of the rows of workspaces."""
         workspace, narrow = self.workspace, self.narrow_input
-        return self._replace(
-            blocks=tuple([offsets[row] for row in self.blocks]),
-            packings=_first_elements(self.packings, offsets),
-            saved={name: (offsets[row], n, k) for name, (row, n, k) in self.saved.items()},
-            workspace=None if workspace is None else (of_workspaces[workspace[0]], workspace[1]),
-            narrow_input=None if narrow is None else offsets[narrow],
-            narrow={left: offsets[row] for left, row in self.narrow.items()},
-            widened={left: offsets[row] for left, row in self.widened.items()},
+        return Placement(
+            tuple([offsets[row] for row in self.blocks]),
+            tuple([None if row is None else offsets[row] for row in self.packings]),
+            {name: (offsets[row], n, k) for name, (row, n, k) in self.saved.items()},
+            None if workspace is None else (of_workspaces[workspace[0]], workspace[1]),
+            self.keeps,
+            self.recompute,
+            None if narrow is None else offsets[narrow],
+            self.narrow and {left: offsets[row] for left, row in self.narrow.items()},
+            self.widened and {left: offsets[row] for left, row in self.widened.items()},
         )
 
     def resting_blocks(self) -> list[int]:
@@ -92,6 +94,10 @@ class GradientTarget(NamedTuple):
     scratch: int | None = None
     assigned: frozenset[Block] = frozenset()
 
+    def at(self, offsets: Sequence[int]) -> GradientTarget:
+        assert self.scratch is not None
+        return GradientTarget(scratch=offsets[self.scratch])
+
 
 class BackwardPlacement(NamedTuple):
     """One backward of a step, or of a step whose forward makes its gradient as well.
@@ -116,18 +122,15 @@ class BackwardPlacement(NamedTuple):
     def at(self, offsets: Sequence[int]) -> BackwardPlacement:
         """The first elements, from those of the rows."""
         workspace, narrow = self.workspace, self.narrow_input
-        scratch = [None if x is None else x.scratch for x in self.targets]
-        starts = zip(self.targets, _first_elements(scratch, offsets), strict=True)
-        return self._replace(
-            packings=_first_elements(self.packings, offsets),
-            targets=tuple([x and x._replace(scratch=start) for x, start in starts]),
-            workspace=None if workspace is None else (offsets[workspace[0]], workspace[1]),
-            narrow_input=None if narrow is None else offsets[narrow],
+        return BackwardPlacement(
+            tuple([None if row is None else offsets[row] for row in self.packings]),
+            tuple([x if x is None or x.scratch is None else x.at(offsets) for x in self.targets]),
+            None if workspace is None else (offsets[workspace[0]], workspace[1]),
+            self.owned,
+            self.deferred,
+            self.output,
+            None if narrow is None else offsets[narrow],
         )
-
-
-def _first_elements(rows: Sequence[int | None], offsets: Sequence[int]) -> tuple[int | None, ...]:
-    return tuple([None if row is None else offsets[row] for row in rows])
 
 
 NOWHERE = Placement((), (), {}, None, True, 0)
