@@ -7,12 +7,11 @@ not be what a later one was to load. Where no order of lanes avoids that, the gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import (
     FUSED,
-    ColumnRange,
     Item,
     KernelGroup,
     Lane,
@@ -20,11 +19,8 @@ from dynbatch.compiler.lanes import (
     lanes_of,
     loaded,
 )
-from dynbatch.compiler.nests import NestGroup, Strides, is_safe, sizes_in_nests
+from dynbatch.compiler.nests import IsKept, NestGroup, Strides, is_safe, sizes_in_nests
 from dynbatch.compiler.places import Pointer, Pointers
-
-IsKept = Callable[[ColumnRange, Sequence[Op]], bool]
-"""Whether anything but some operators reads a segment that one of them made."""
 
 
 def items(ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> list[Item | NestGroup]:
@@ -62,8 +58,7 @@ def _nest(
     """The nest before an operator with it, or one of its own."""
     nest = before.with_op(op, sizes) if isinstance(before, NestGroup) else None
     if nest is not None:
-        ops = nest.ops
-        if is_safe(nest, places.whole, lambda v: is_kept(ColumnRange(v, 0, v.width), ops)):
+        if is_safe(nest, places.of, is_kept):
             return nest
     nest = NestGroup(sizes).with_op(op, sizes)
     assert nest is not None
@@ -95,12 +90,12 @@ class _Accesses:
         self.lane = lane
         number = {id(op): k for k, op in enumerate(ops)}
         self.loads = [
-            (2 * number[id(scalar.op)], places.of(*x))
+            (2 * number[id(scalar.op)], places.of(x))
             for scalar in lane.ops
             for x in loaded(lane, scalar.inputs)
         ]
         self.stores = [
-            (2 * number[id(scalar.op)] + 1, places.of(*scalar.output))
+            (2 * number[id(scalar.op)] + 1, places.of(scalar.output))
             for scalar in lane.ops
             if is_kept(scalar.output, ops)
         ]

@@ -127,6 +127,11 @@ class Value:
     def become_view(self, base: Value, column: int) -> None:
         self.base, self.column = base.base, base.column + column
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identifies a segment of a lane: its base and first column."""
+        return id(self.base), self.column
+
     def is_whole(self) -> bool:
         return self.width == self.base.width
 

@@ -19,25 +19,12 @@ from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
 FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL)
 
 
-class ColumnRange(NamedTuple):
-    """Columns [first, first + width) of a base value."""
-
-    base: Value
-    first: int
-    width: int
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Identifies a segment: its base and first column."""
-        return id(self.base), self.first
-
-
 class ScalarOp(NamedTuple):
     """An elementwise operator on segments of one width."""
 
     op: Op
-    inputs: tuple[ColumnRange, ...]
-    output: ColumnRange
+    inputs: tuple[Value, ...]
+    output: Value
 
 
 @dataclass(frozen=True)
@@ -93,9 +80,9 @@ def find_cuts(ops: Sequence[Op]) -> dict[int, set[int]]:
     return cuts
 
 
-def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) -> list[ColumnRange]:
+def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) -> list[Value]:
     edges = sorted([c for c in cuts[id(base)] if first <= c <= first + width])
-    return [ColumnRange(base, a, b - a) for a, b in itertools.pairwise(edges)]
+    return [Value.columns(base, a, b - a) for a, b in itertools.pairwise(edges)]
 
 
 def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
@@ -105,16 +92,18 @@ def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]
         if op.opcode is OpCode.COPY:
             for x, at in op.parts():
                 for segment in _segments(x.base, x.column, x.width, cuts):
-                    first = segment.first - x.column + at
+                    first = segment.column - x.column + at
                     scalars.append(
-                        ScalarOp(op, (segment,), ColumnRange(op.output, first, segment.width))
+                        ScalarOp(op, (segment,), Value.columns(op.output, first, segment.width))
                     )
             for hole in op.holes():
                 segments = _segments(op.output, hole.column, hole.width, cuts)
                 scalars += [ScalarOp(op, (), segment) for segment in segments]
             continue
         for output in _segments(op.output, 0, op.output.width, cuts):
-            inputs = [ColumnRange(x.base, x.column + output.first, output.width) for x in op.inputs]
+            inputs = [
+                Value.columns(x.base, x.column + output.column, output.width) for x in op.inputs
+            ]
             scalars.append(ScalarOp(op, tuple(inputs), output))
     # Operators that touch a segment in common belong to one lane: a union of sets, where each new
     # operator merges all lanes that it meets.
@@ -136,19 +125,16 @@ def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]
     )
 
 
-def loaded(lane: Lane, segments: Iterable[ColumnRange]) -> list[ColumnRange]:
+def loaded(lane: Lane, segments: Iterable[Value]) -> list[Value]:
     """The segments that no operator of the lane makes."""
     made = {scalar.output.key for scalar in lane.ops}
     return [segment for segment in segments if segment.key not in made]
 
 
-def is_read(
-    segment: ColumnRange, ops: Sequence[Op], group: Sequence[Op], kept: Sequence[Value]
-) -> bool:
+def is_read(segment: Value, ops: Sequence[Op], group: Sequence[Op], kept: Sequence[Value]) -> bool:
     """Whether a segment is `kept`, or read by any of `ops` but those of a group."""
-    value = Value.columns(*segment)
     others = [x for op in ops if op not in group for x in op.inputs]
-    return any([value.overlaps(x) for x in (*kept, *others)])
+    return any([segment.overlaps(x) for x in (*kept, *others)])
 
 
 class LaneNames(NamedTuple):
@@ -159,12 +145,12 @@ class LaneNames(NamedTuple):
     stores: segments that are written to memory.
     """
 
-    loads: list[tuple[str, ColumnRange]]
+    loads: list[tuple[str, Value]]
     makes: list[tuple[str, ScalarOp, list[str]]]
-    stores: list[tuple[str, ColumnRange]]
+    stores: list[tuple[str, Value]]
 
 
-def names_of(lane: Lane, is_stored: Callable[[ColumnRange], bool]) -> LaneNames:
+def names_of(lane: Lane, is_stored: Callable[[Value], bool]) -> LaneNames:
     lane_names = LaneNames([], [], [])
     names: dict[tuple[int, int], str] = {}
     for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):

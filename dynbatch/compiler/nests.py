@@ -19,6 +19,9 @@ from dynbatch.compiler.program import Program
 
 Strides = tuple[int, ...]
 
+IsKept = Callable[[Value, Sequence[Op]], bool]
+"""Whether anything but some operators reads columns of a value that one of them made."""
+
 
 def sizes_in_nests(ops: Sequence[Op]) -> dict[int, Strides]:
     """The axes of each operator that belongs to nests, by identity, the longest stride first.
@@ -114,7 +117,7 @@ class Access(NamedTuple):
 
 
 def accesses(
-    group: NestGroup, is_kept: Callable[[Value], bool]
+    group: NestGroup, is_kept: IsKept
 ) -> tuple[list[Access], list[Access], list[list[str]]]:
     """Values that a nest reads, and writes, and the names of each operator's operands."""
     reads: list[Access] = []
@@ -132,14 +135,12 @@ def accesses(
             names.append(made.get(id(x.base)) or known[key])
         operands.append(names)
         made[id(op.output)] = f"v{number}"
-        if is_sum(group.sizes, strides[-1]) or is_kept(op.output):
+        if is_sum(group.sizes, strides[-1]) or is_kept(op.output, group.ops):
             writes.append(Access(f"y{len(writes)}", op.output, strides[-1], op))
     return reads, writes, operands
 
 
-def is_safe(
-    group: NestGroup, place: Callable[[Value], Pointer], is_kept: Callable[[Value], bool]
-) -> bool:
+def is_safe(group: NestGroup, place: Callable[[Value], Pointer], is_kept: IsKept) -> bool:
     """Whether nothing is written over that is still to be read: places that meet are the same."""
     reads, writes, _ = accesses(group, is_kept)
     places = [(each, place(each.value)) for each in (*reads, *writes)]

@@ -41,15 +41,13 @@ class Pointers:
         self._storages = storages
         self._known: dict[int, tuple[ProgramBuffer, int]] = {}
 
-    def of(self, base: Value, column: int, width: int) -> Pointer:
+    def of(self, value: Value) -> Pointer:
+        base, column, width = value.base, value.column, value.width
         if base.origin is Origin.STATE:
             name = f"h{base.number}"
             return Pointer(name, column, width, f"{name} + {column}", f"{name}_row")
         buffer, first = self.buffer_of(base)
         return place_in(buffer, first + column, width, "s")
-
-    def whole(self, value: Value) -> Pointer:
-        return self.of(value.base, value.column, value.width)
 
     def buffer_of(self, base: Value) -> tuple[ProgramBuffer, int]:
         """The array of a base value that is not a state, and its first column there."""

@@ -55,7 +55,7 @@ class BackwardText(LoopText):
         assert op.source is not None
         if op.opcode is OpCode.GENERIC_GRADIENT:
             return self.step_of(op.source, op.inputs[0], op.source.inputs[0], op.outputs[0])
-        dy, out = self.places.whole(op.inputs[0]), self.places.whole(op.output)
+        dy, out = self.places.of(op.inputs[0]), self.places.of(op.output)
         line = (
             f"product(n, {dy.width}, {out.width}, {dy.pointer}, {dy.stride}, "
             f"V{self.maps[id(op.source)]}, NULL, 0, {out.pointer}, {out.stride});"

@@ -113,7 +113,8 @@ class SentencePlaces(Pointers):
         super().__init__(*storages)
         self.heads = ONE_HEAD
 
-    def of(self, base: Value, column: int, width: int) -> Pointer:
+    def of(self, value: Value) -> Pointer:
+        base, column, width = value.base, value.column, value.width
         if base.origin is Origin.STATE:
             return Pointer(f"h{base.number}", column, width, f"h{base.number} + {column}", "0")
         buffer, first = self.buffer_of(base)
@@ -282,7 +283,7 @@ class SentenceForward(SentenceText):
         """Outputs in the order of tokens, and the last state."""
         lines, column, count = [], 0, self._heads.count
         for value in self._program.exports:
-            x, width = self.places.whole(value), value.width // count
+            x, width = self.places.of(value), value.width // count
             of_head = f" + head * {width}" if count > 1 else ""
             source = x.pointer + ("" if self._heads.cuts(value.base) else of_head)
             target = f"ys + o * ys_step + {column}{of_head}"
@@ -294,7 +295,7 @@ class SentenceForward(SentenceText):
         return lines + self._copies_of_state(condition, "I{k} + first * I{k}_step", "left{k}")
 
     def _left(self, number: int) -> str:
-        return self.places.whole(self._program.following[number]).pointer
+        return self.places.of(self._program.following[number]).pointer
 
 
 class SentenceForwardAgain(SentenceForward):

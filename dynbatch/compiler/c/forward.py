@@ -66,7 +66,7 @@ class ForwardText(LoopText):
     def _outputs(self, program: LoopProgram) -> list[str]:
         lines, first = [], 0
         for value in program.exports:
-            x = self.places.whole(value)
+            x = self.places.of(value)
             rows = f"n, {x.width}, {x.pointer}, {x.stride}"
             lines.append(f"    put_rows({rows}, order + s, ys + {first}, ys_step);")
             first += x.width
@@ -74,7 +74,7 @@ class ForwardText(LoopText):
 
     def _products(self, op: Op, rows: str) -> list[str]:
         number = self.maps[id(op)]
-        x = self.places.whole(op.inputs[0])
+        x = self.places.of(op.inputs[0])
         buffer, first = self.places.buffer_of(op.output)
         lines, panels = [], f"W{number}"
         for piece in op.pieces:

@@ -11,7 +11,7 @@ from dynbatch.compiler.expressions import C
 from dynbatch.compiler.groups import items
 from dynbatch.compiler.heads import ONE_HEAD, Heads
 from dynbatch.compiler.ir import OWN_KERNELS, Op, Origin, Value
-from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, is_read, names_of
+from dynbatch.compiler.lanes import Item, KernelGroup, Lane, is_read, names_of
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.nests import NestGroup
 from dynbatch.compiler.places import Pointers, place_in
@@ -133,7 +133,7 @@ class LoopText:
     def step_of(self, op: Op, *values: Value) -> list[str]:
         """The call of an operator's own function, with the places of some values."""
         name = f"G{self._generic[id(op)]}"
-        places = [self.places.whole(value) for value in values]
+        places = [self.places.of(value) for value in values]
         arguments = ", ".join([f"{columns.pointer}, {columns.stride}" for columns in places])
         function = f"(({self._name}_step*){name})"
         return [f"{function}((const void*){name}_step, t, n, {arguments});"]
@@ -183,27 +183,24 @@ class LoopText:
             lines.append(f"const ptrdiff_t h{k}_row = {stride};")
         return lines
 
-    def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
+    def _is_kept(self, segment: Value, group: Sequence[Op]) -> bool:
         return is_read(segment, self._ops, group, self._kept)
 
     def _nest(self, nest: NestGroup) -> list[str]:
         """The loops of a nest; prints the function of one vector of it too."""
-
-        def is_kept(value: Value) -> bool:
-            return self._is_kept(ColumnRange(value, 0, value.width), nest.ops)
-
         name = f"{self._name}_nest_{len(self._lanes)}"
-        text = NestText(self._heads.group(nest), name, self.places.whole, is_kept, self._heads)
+        group = self._heads.group(nest)
+        text = NestText(group, name, self.places.of, self._is_kept, self._heads)
         if not text.writes:
             return []
         self._lanes.append(text.function)
         return text.lines
 
-    def _kind(self, segment: ColumnRange) -> str:
+    def _kind(self, segment: Value) -> str:
         """The type of the numbers that a lane reads: char of a state that may be in either form."""
         base = segment.base
         if base.origin is not Origin.STATE:
-            return "KEPT" if self.places.of(*segment).array in self.left else "REAL"
+            return "KEPT" if self.places.of(segment).array in self.left else "REAL"
         return "char" if self.is_left(base.number) else "REAL"
 
     def is_left(self, state: int) -> bool:
@@ -233,7 +230,7 @@ class LoopText:
         self._lanes.append("\n".join([head, *[f"    {line}" for line in body], "}", ""]))
         lines, width = ["for (ptrdiff_t i = 0; i < n; i++) {"], lane.width // self._heads.count
         for kind, name, segment in pointers:
-            columns, of_head = self.places.of(*segment), self._heads.offset(segment.base, width)
+            columns, of_head = self.places.of(segment), self._heads.offset(segment.base, width)
             row = f"{columns.pointer}{of_head} + i * {columns.stride}"
             if kind == STATE:
                 row = f"ROW_OF_STATE({columns.array}, {columns.column} + i * {columns.stride})"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dynbatch.compiler.expressions import C
 from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Value
-from dynbatch.compiler.nests import Access, NestGroup, accesses, is_sum
+from dynbatch.compiler.nests import Access, IsKept, NestGroup, accesses, is_sum
 from dynbatch.compiler.places import Pointer
 
 # Rows at a time where columns are summed.
@@ -33,7 +33,7 @@ class NestText:
 
     def __init__(
         self, group: NestGroup, name: str, place: Callable[[Value], Pointer],
-        is_kept: Callable[[Value], bool], heads: Heads,
+        is_kept: IsKept, heads: Heads,
     ) -> None:  # fmt: skip
         self._group = group
         self._heads = heads

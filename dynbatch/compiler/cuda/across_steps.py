@@ -12,7 +12,7 @@ from dynbatch.compiler.cuda.fused_product import FusedProduct
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.ir import Op, OpCode, Value
-from dynbatch.compiler.lanes import ColumnRange, KernelGroup
+from dynbatch.compiler.lanes import KernelGroup
 
 
 class ProductAcrossSteps(FusedProduct):
@@ -39,16 +39,16 @@ class ProductAcrossSteps(FusedProduct):
     def _guard(self, op: Op) -> str:
         return ""  # there is a step before t + 1
 
-    def _sum(self, segment: ColumnRange, stored: bool = False) -> str:
+    def _sum(self, segment: Value, stored: bool = False) -> str:
         """Columns of the gradient; a product that is added to something lies where this does."""
         op, key = self._products[id(segment.base)], segment.key
         total = f"m{self._pieces.numbers[key]}" if key in self._pieces.heads else "(REAL)0"
-        there = f"{self.arrays.address(Value.columns(*segment))}[j]"
+        there = f"{self.arrays.address(segment)}[j]"
         if op.inputs[1:]:
             return f"(row < n1 ? {total} : (REAL)0) + {there}"
         return total if stored else f"(row < n1 ? {total} : {there})"
 
-    def _store(self, name: str, segment: ColumnRange) -> str:
+    def _store(self, name: str, segment: Value) -> str:
         line = super()._store(name, segment)
         return f"if (row < n1) {line}" if id(segment.base) in self._products else line
 

@@ -19,8 +19,8 @@ from dynbatch.compiler.cuda.barriers import BlockPass, Touch
 from dynbatch.compiler.expressions import CUDA
 from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Op, Value
-from dynbatch.compiler.lanes import ColumnRange, Lane, names_of
-from dynbatch.compiler.nests import Access, NestGroup, Strides, accesses, is_sum
+from dynbatch.compiler.lanes import Lane, names_of
+from dynbatch.compiler.nests import Access, IsKept, NestGroup, Strides, accesses, is_sum
 
 WARP = 32
 THREADS = 256
@@ -58,7 +58,7 @@ class BlockPlaces(NamedTuple):
 
     reads: Callable[[Value], BlockPlace]
     writes: Callable[[Value], Sequence[BlockPlace]]
-    is_kept: Callable[[ColumnRange, Sequence[Op]], bool]
+    is_kept: IsKept
     heads: Heads
 
 
@@ -67,17 +67,17 @@ def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass |
     names = names_of(lane, lambda segment: places.is_kept(segment, ops))
     elements: list[_Element] = []
 
-    def element(segment: ColumnRange, at: BlockPlace, writes: bool) -> _Element:
+    def element(segment: Value, at: BlockPlace, writes: bool) -> _Element:
         elements.append(_Element(places.heads.count, at, (lane.width,), (1,), True, writes))
         return elements[-1]
 
     lines = []
     for name, segment in names.loads:
-        x = element(segment, places.reads(Value.columns(*segment)), False)
+        x = element(segment, places.reads(segment), False)
         lines.append(f"const REAL {name} = {x.load(['j'])};")
     lines += [_made(scalar.op, name, xs) for name, scalar, xs in names.makes]
     for name, segment in names.stores:
-        for at in places.writes(Value.columns(*segment)):
+        for at in places.writes(segment):
             lines.append(element(segment, at, True).store(["j"], name))
     if not names.stores:
         return None
@@ -88,10 +88,7 @@ def nest_passes(group: NestGroup, places: BlockPlaces) -> list[BlockPass]:
     """The passes of a nest, in order."""
     group = places.heads.group(group)
 
-    def is_kept(value: Value) -> bool:
-        return places.is_kept(ColumnRange(value, 0, value.width), group.ops)
-
-    reads, writes, operands = accesses(group, is_kept)
+    reads, writes, operands = accesses(group, places.is_kept)
     by_axes: dict[tuple[int, ...], list[Access]] = {}
     for write in writes:
         axes = zip(group.sizes, write.strides, strict=True)

@@ -50,10 +50,10 @@ class LaneLifetimes(Lifetimes):
             return is_base and offset == 0 and x.width == made.width
         for lane in item.lanes:
             stored = {scalar.output.key: scalar.output.width for scalar in lane.ops}
-            for base, first, width in loaded(lane, [s for op in lane.ops for s in op.inputs]):
-                at = first - x.column + offset
-                if base is x.base and at < made.width and at + width > 0:
-                    if stored.get((id(made), at)) != width:
+            for read in loaded(lane, [s for op in lane.ops for s in op.inputs]):
+                at = read.column - x.column + offset
+                if read.base is x.base and at < made.width and at + read.width > 0:
+                    if stored.get((id(made), at)) != read.width:
                         return False
         return True
 

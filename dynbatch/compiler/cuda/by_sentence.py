@@ -28,7 +28,7 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.groups import items
 from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Op, Origin, Value
-from dynbatch.compiler.lanes import ColumnRange, KernelGroup, is_read
+from dynbatch.compiler.lanes import KernelGroup, is_read
 from dynbatch.compiler.nests import NestGroup
 from dynbatch.compiler.places import Pointers
 
@@ -109,7 +109,7 @@ class SentenceKernel:
 
     # Places ---------------------------------------------------------------------------------------
 
-    def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
+    def _is_kept(self, segment: Value, group: Sequence[Op]) -> bool:
         return is_read(segment, self._ops, group, self._kept)
 
     def _reads(self, value: Value) -> BlockPlace:

@@ -20,7 +20,7 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.expressions import CUDA
 from dynbatch.compiler.ir import OpCode, Origin, Value
-from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane, LaneNames, loaded, names_of
+from dynbatch.compiler.lanes import KernelGroup, Lane, LaneNames, loaded, names_of
 
 STEP = "const long long s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];"
 
@@ -123,7 +123,7 @@ class Kernel:
         self.stores: set[str] = set()
         item = step.items[number]
         for lane in item.lanes if isinstance(item, KernelGroup) else ():
-            names = names_of(lane, lambda segment: step.leaves(Value.columns(*segment), number))
+            names = names_of(lane, lambda x: step.leaves(x, number))
             stores = [(name, x) for name, x in names.stores if not self._is_there(lane, x)]
             if stores:
                 self._add_lane(lane, names._replace(stores=stores))
@@ -160,31 +160,32 @@ class Kernel:
             lines.append(f"const REAL {name} = {CUDA.expression(scalar.op, xs)};")
         return [*lines, *[self._store(name, x) for name, x in names.stores]]
 
-    def _load(self, segment: ColumnRange) -> str:
-        base, first, _ = segment
-        view = Value.columns(*segment)
-        if base.origin is Origin.STATE:
-            return self.arrays.state(view, "[j]")
-        value, op = f"{self.arrays.address(view)}[j]", self.loop.inline_maps.get(id(base))
+    def _load(self, segment: Value) -> str:
+        if segment.base.origin is Origin.STATE:
+            return self.arrays.state(segment, "[j]")
+        value = f"{self.arrays.address(segment)}[j]"
+        op = self.loop.inline_maps.get(id(segment.base))
         if op is None:
             return value
         if self.loop.skips_zeros(op):
             state = self.arrays.name(Role.INITIAL_STATE, op.inputs[0].base.number)
             value = f"(p < 0 && !{state} ? (REAL)0 : {value})"
         if op.has_bias:
-            value += f" + {self.arrays.name(Role.BIAS, self.loop.maps[id(op)])}[{first} + j]"
+            value += (
+                f" + {self.arrays.name(Role.BIAS, self.loop.maps[id(op)])}[{segment.column} + j]"
+            )
         return value
 
-    def _store(self, name: str, segment: ColumnRange) -> str:
+    def _store(self, name: str, segment: Value) -> str:
         buffer, _ = self.loop.places.buffer_of(segment.base)
         self.stores.add(buffer.name)
-        line = f"{self.arrays.address(Value.columns(*segment))}[j] = {name};"
+        line = f"{self.arrays.address(segment)}[j] = {name};"
         return f"if ({buffer.name}) {line}" if buffer.role is Role.STREAM_GRADIENT else line
 
-    def _is_there(self, lane: Lane, segment: ColumnRange) -> bool:
+    def _is_there(self, lane: Lane, segment: Value) -> bool:
         (scalar,) = [scalar for scalar in lane.ops if scalar.output.key == segment.key]
         if scalar.op.opcode is not OpCode.COPY or not loaded(lane, scalar.inputs):
             return False
         (source,) = scalar.inputs
         is_whole = id(source.base) not in self.loop.inline_maps  # else a bias is missing there
-        return is_whole and self.loop.places.of(*source) == self.loop.places.of(*segment)
+        return is_whole and self.loop.places.of(source) == self.loop.places.of(segment)

@@ -28,7 +28,7 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.cuda.pieces import Pieces, pieces_of
 from dynbatch.compiler.ir import Op, Value
-from dynbatch.compiler.lanes import ColumnRange, Lane, LaneNames
+from dynbatch.compiler.lanes import Lane, LaneNames
 
 FEW_ROWS = 128
 WEIGHT_BYTES = 4 << 20
@@ -105,7 +105,7 @@ class FusedProduct(Kernel):
         # All loads come first: what a product is added to may lie where the sum is stored.
         loads = [f"const REAL s{k} = {self._sum(x, True)};" for k, x in enumerate(left)]
         stores = [self._store(f"s{k}", x) for k, x in enumerate(left)]
-        self._made |= {(id(x.base), x.first + c) for x in products for c in range(x.width)}
+        self._made |= {(id(x.base), x.column + c) for x in products for c in range(x.width)}
         lines = [*loads, *self._lines(names), *stores]
         self.tile_lanes.append(ProductLane(lane.width, pieces.terms, lines))
 
@@ -113,10 +113,10 @@ class FusedProduct(Kernel):
         """Lanes that only store: the columns of a product that no lane of the group has."""
         value = self._value(op)
         left = [c for c in range(value.width) if (id(value), c) not in self._made]
-        left = [c for c in left if self._leaves(ColumnRange(value, c, 1))]
+        left = [c for c in left if self._leaves(Value.columns(value, c, 1))]
         for _, each in groupby(enumerate(left), lambda pair: pair[1] - pair[0]):
             columns = [c for _, c in each]
-            segment = ColumnRange(value, columns[0], len(columns))
+            segment = Value.columns(value, columns[0], len(columns))
             self._pieces = Pieces({segment.key: 0}, {segment.key}, [(op, [columns[0]])])
             line = self._store(self._sum(segment, True), segment)
             guard = self._guard(op)
@@ -135,33 +135,33 @@ class FusedProduct(Kernel):
 
     def _has_room(self, op: Op) -> bool:
         return all(
-            [self.loop.places.whole(x) == self.loop.places.whole(op.output) for x in op.inputs[1:]]
+            [self.loop.places.of(x) == self.loop.places.of(op.output) for x in op.inputs[1:]]
         )
 
-    def _leaves(self, x: ColumnRange) -> bool:
+    def _leaves(self, x: Value) -> bool:
         """Whether anything but this kernel's group reads some columns."""
-        return self._pass.leaves(Value.columns(*x), self.last)
+        return self._pass.leaves(x, self.last)
 
     # Expressions ----------------------------------------------------------------------------------
 
-    def _load(self, segment: ColumnRange) -> str:
+    def _load(self, segment: Value) -> str:
         return self._sum(segment) if id(segment.base) in self._products else super()._load(segment)
 
-    def _is_there(self, lane: Lane, segment: ColumnRange) -> bool:
+    def _is_there(self, lane: Lane, segment: Value) -> bool:
         sources = [x for s in lane.ops if s.output.key == segment.key for x in s.inputs]
         is_made = any([id(x.base) in self._products for x in sources])
         return not is_made and super()._is_there(lane, segment)
 
-    def _sum(self, segment: ColumnRange, stored: bool = False) -> str:
+    def _sum(self, segment: Value, stored: bool = False) -> str:
         """Columns of a product: with its bias, unless they are stored for others that add it."""
         op, key = self._products[id(segment.base)], segment.key
         terms = [f"m{self._pieces.numbers[key]}" if key in self._pieces.heads else "(REAL)0"]
         for base in op.inputs[1:]:
-            view = Value.columns(base.base, base.column + segment.first, segment.width)
+            view = Value.columns(base.base, base.column + segment.column, segment.width)
             terms.append(f"{self.arrays.address(view)}[j]")
         if op.is_linear and op.has_bias and not (stored and id(op.output) in self.loop.inline_maps):
             bias = self.arrays.name(Role.BIAS, self.loop.maps[id(op)])
-            terms.append(f"{bias}[{segment.first} + j]")
+            terms.append(f"{bias}[{segment.column} + j]")
         return " + ".join(terms)
 
     def _factor(self, op: Op) -> str:

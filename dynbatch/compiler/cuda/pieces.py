@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dynbatch.compiler.ir import Op
-from dynbatch.compiler.lanes import ColumnRange, Lane
+from dynbatch.compiler.ir import Op, Value
+from dynbatch.compiler.lanes import Lane
 
 
 class Pieces(NamedTuple):
@@ -25,9 +25,9 @@ class Pieces(NamedTuple):
 
 def pieces_of(
     lane: Lane,
-    segments: Sequence[ColumnRange],
+    segments: Sequence[Value],
     products: Mapping[int, Op],
-    leaves: Callable[[ColumnRange], bool],
+    leaves: Callable[[Value], bool],
 ) -> Pieces:
     """The pieces of a lane.
 
@@ -38,7 +38,7 @@ def pieces_of(
     """
     reads = Counter([x.key for scalar in lane.ops for x in scalar.inputs])
     added = {x.key: s.output for s in lane.ops if s.op.is_add for x in s.inputs}
-    sums: dict[tuple[int, int], dict[int, ColumnRange]] = {}
+    sums: dict[tuple[int, int], dict[int, Value]] = {}
     for segment in segments:
         total = segment
         # A product that is read only to be added can be summed in the same registers as the total.
@@ -51,7 +51,7 @@ def pieces_of(
     parts = [[*each.values()] for each in sums.values()]
     terms: dict[int, list[int]] = {}
     for segment in [x for each in parts for x in each]:
-        terms.setdefault(id(segment.base), []).append(segment.first)
+        terms.setdefault(id(segment.base), []).append(segment.column)
     return Pieces(
         {x.key: number for number, each in enumerate(parts) for x in each},
         {each[0].key for each in parts},

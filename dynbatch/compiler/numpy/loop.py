@@ -154,7 +154,7 @@ class NumpyLoop:
     def _moved(self, op: Op) -> list[tuple[Value, Value]]:
         """Operands of a copy that lie elsewhere than it puts them, and these places."""
         parts = [(x, Value.columns(op.output, column, x.width)) for x, column in op.parts()]
-        return [(x, to) for x, to in parts if self._places.whole(x) != self._places.whole(to)]
+        return [(x, to) for x, to in parts if self._places.of(x) != self._places.of(to)]
 
     def _rows(self, value: Value, arrays: Arrays, is_first: bool) -> tuple[Array, int]:
         base, column = value.base, value.column
@@ -176,7 +176,7 @@ class NumpyLoop:
 
     def _text(self, op: Op) -> str:
         read = [x for x in op.inputs if x.base.origin is not Origin.MEMORY]
-        places = [self._places.whole(x) for x in (op.output, *read)]
+        places = [self._places.of(x) for x in (op.output, *read)]
         out, *xs = [f"{x.array}[{x.column}:{x.column + x.width}]" for x in places]
         return f"{out} = {name_of(op)}({', '.join(xs)})"
 

@@ -3,21 +3,12 @@
 import pytest
 
 from dynbatch.compiler.buffers import Role, read_after
-from dynbatch.compiler.ir import OpCode, Origin, Value
-from dynbatch.compiler.lanes import ColumnRange, KernelGroup, names_of
+from dynbatch.compiler.ir import OpCode, Origin
+from dynbatch.compiler.lanes import KernelGroup, names_of
 from tests.cells.cell_cases import CASES, H
 from tests.compiler.test_differentiate import compiled
 
 NAMES = [name for name, case in CASES.items() if not case.memories]
-
-
-def whole(value):
-    """A value as columns of its base."""
-    return (
-        value
-        if isinstance(value, ColumnRange)
-        else ColumnRange(value.base, value.column, value.width)
-    )
 
 
 class Memory:
@@ -30,7 +21,7 @@ class Memory:
     def columns(self, segment):
         """The columns of memory that hold a segment, and the columns of its value."""
         buffer, first = self._places.buffer_of(segment.base)
-        held = range(segment.first, segment.first + segment.width)
+        held = range(segment.column, segment.column + segment.width)
         return [((buffer.name, first + at), (id(segment.base), at)) for at in held]
 
     def store(self, segment):
@@ -45,10 +36,10 @@ def accesses(step, number):
     """Loads and stores of each of an item's lanes, or of the operator."""
     item = step.items[number]
     if not isinstance(item, KernelGroup):
-        return [([whole(x) for x in item.inputs], [whole(value) for value in item.outputs])]
+        return [(item.inputs, item.outputs)]
     found = []
     for lane in item.lanes:
-        names = names_of(lane, lambda x: step.leaves(Value.columns(*x), number))
+        names = names_of(lane, lambda x: step.leaves(x, number))
         found.append(([x for _, x in names.loads], [x for _, x in names.stores]))
     return found
 
@@ -60,7 +51,7 @@ def test_values_in_one_place_are_never_needed_at_once(name):
     memory = Memory(loop.places)
     for step in (loop.forward, loop.backward):
         for op in step.ahead:
-            memory.store(whole(op.output))
+            memory.store(op.output)
         for number in range(len(step.items)):
             lanes = accesses(step, number)
             for loads, _ in lanes:
@@ -72,7 +63,7 @@ def test_values_in_one_place_are_never_needed_at_once(name):
                     memory.store(x)
         for value in [*step.kept, *read_after(loop.program, loop.backward_program)]:
             if value.base.origin is Origin.OPERATOR:
-                memory.check(whole(value))
+                memory.check(value)
 
 
 def places(memory, segments):
@@ -99,7 +90,7 @@ def test_no_thread_stores_where_another_loads_or_stores(name):
                     others += item.inputs[:1] if is_product(item) else item.inputs
                     own = places(memory, loads[1:] if is_product(item) else [])
                 for stored in places(memory, stores):
-                    assert not any(stored & other for other in places(memory, map(whole, others)))
+                    assert not any(stored & other for other in places(memory, others))
                     assert all(stored == each or not stored & each for each in own)
 
 
