@@ -7,7 +7,7 @@ are read, outputs and gradients of streams written, where they lie, in the order
     forward(count, steps, given, ahead, part, at, product)      and backward
 
 run `count` steps; `steps` is the `table` of them, and of `at` there are two numbers for each array
-of `slots`, as in `c.forward`; the rest is not read. `again` runs both passes of each stretch of
+of `slots`, as in `c.passes`; the rest is not read. `again` runs both passes of each stretch of
 steps, the last one first, from states that forward has left in S. What a step makes has row r of
 its arrays: rows of the parts of one head, with which all heads and sentences take turns, or of
 whole values if they are kept.
@@ -160,9 +160,9 @@ class SentenceTexts:
     """
 
     def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
-        forward = SentenceForward(backward.forward, storage)
+        forward = SentenceForward(backward, storage)
         self.passes = forward, SentenceBackward(backward, storage, gradients)
-        again = SentenceForwardAgain(backward, storage)
+        again = SentenceForward(backward, storage, again=True)
         items = [each.items() for each in (*self.passes, again)]
         self.heads = heads_of(backward, [storage, gradients], items)
         for each in (*self.passes, again):
@@ -181,11 +181,10 @@ class SentenceText(LoopText):
     text: str
 
     def __init__(
-        self, name: str, program: LoopProgram, storages: Sequence[Storage], kept: Sequence[Value],
-        ops: Sequence[Op],
+        self, name: str, program: LoopProgram, storages: Sequence[Storage], ops: Sequence[Op],
+        kept: Sequence[Value],
     ) -> None:  # fmt: skip
-        super().__init__(name, program, storages, kept, False)
-        self._ops = ops
+        super().__init__(name, program, storages, ops, kept)
         names = [f"S{k}" for k in program.changed_states()]
         self.slots = [x for x in self.slots if x[0] != "X" and x != ORDER] + names
 
@@ -265,22 +264,28 @@ class SentenceText(LoopText):
 
 
 class SentenceForward(SentenceText):
-    """Forward, which leaves states in S, and the last one in I, where these are given."""
+    """Forward, which leaves states in S, and the last one in I, where these are given.
 
-    def __init__(
-        self, program: LoopProgram, storage: Storage, name: str = "forward",
-        ops: Sequence[Op] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(name, program, [storage], storage.kept, ops or program.ops)
+    Args:
+        again: whether it makes nothing but what backward reads, and the state.
+    """
+
+    def __init__(self, backward: BackwardProgram, storage: Storage, again: bool = False) -> None:
+        program = backward.forward
+        self._again = again
+        ops = _read_back(backward) if again else program.ops
+        name = "again" if again else "forward"
+        super().__init__(name, program, [storage], ops, storage.kept)
         self.slots += [OUTPUTS]
 
     def _first(self) -> list[str]:
-        return self._copies_of_state(
-            "q >= 0 && kept >= 0 && S{k}", "S{k} + kept * S{k}_step", "h{k}"
-        )
+        is_wanted, kept = "q >= 0 && kept >= 0 && S{k}", "S{k} + kept * S{k}_step"
+        return [] if self._again else self._copies_of_state(is_wanted, kept, "h{k}")
 
     def _last(self) -> list[str]:
         """Outputs in the order of tokens, and the last state."""
+        if self._again:
+            return []
         lines, column, count = [], 0, self._heads.count
         for value in self._program.exports:
             x, width = self.places.of(value), value.width // count
@@ -290,32 +295,21 @@ class SentenceForward(SentenceText):
             lines.append(f"if (ys) memcpy({target}, {source}, {width} * sizeof(REAL));")
             column += value.width
         for k in self._program.changed_states():
-            lines.append(f"const REAL* const left{k} = {self._left(k)};")
+            left = self.places.of(self._program.following[k]).pointer
+            lines.append(f"const REAL* const left{k} = {left};")
         condition = "ends && t + 1 == count && I{k}_step"
         return lines + self._copies_of_state(condition, "I{k} + first * I{k}_step", "left{k}")
 
-    def _left(self, number: int) -> str:
-        return self.places.of(self._program.following[number]).pointer
 
-
-class SentenceForwardAgain(SentenceForward):
-    """Forward with nothing but what backward reads, and the state."""
-
-    def __init__(self, backward: BackwardProgram, storage: Storage) -> None:
-        program = backward.forward
-        needed = {id(x.base) for x in (*backward.saved(), *program.following)}
-        ops: list[Op] = []
-        for op in reversed(program.ops):
-            if id(op.output) in needed:
-                needed |= {id(x.base) for x in op.inputs}
-                ops.insert(0, op)
-        super().__init__(program, storage, "again", ops)
-
-    def _first(self) -> list[str]:
-        return []
-
-    def _last(self) -> list[str]:
-        return []
+def _read_back(backward: BackwardProgram) -> list[Op]:
+    """The operators of forward that make what backward reads, and the next state."""
+    needed = {id(x.base) for x in (*backward.saved(), *backward.forward.following)}
+    ops: list[Op] = []
+    for op in reversed(backward.forward.ops):
+        if id(op.output) in needed:
+            needed |= {id(x.base) for x in op.inputs}
+            ops.insert(0, op)
+    return ops
 
 
 class SentenceBackward(SentenceText):
@@ -326,7 +320,7 @@ class SentenceBackward(SentenceText):
     def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
         program = backward.forward
         storages = [gradients, storage]
-        super().__init__("backward", program, storages, backward.results(), backward.ops)
+        super().__init__("backward", program, storages, backward.ops, backward.results())
         self.slots += [array_name(Role.LEFT_GRADIENT, k) for k in range(len(program.states))]
         self.slots += ["dY", *[f"dX{k}" for k in backward.of_streams], OUTPUT_GRADIENTS]
 

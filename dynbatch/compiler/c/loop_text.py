@@ -50,14 +50,15 @@ class LoopText:
     Args:
         name:     of the function.
         storages: of the pass; that of forward is the last.
-        kept:     values that are read after the step.
+        ops:      of a step.
+        kept:     values that are read after it.
         attends:  whether it calls the operators with kernels of their own too.
         left:     arrays of forward that may lie in 16 bits.
     """
 
     def __init__(
-        self, name: str, program: LoopProgram, storages: Sequence[Storage], kept: Sequence[Value],
-        attends: bool, left: Collection[str] = (),
+        self, name: str, program: LoopProgram, storages: Sequence[Storage], ops: Sequence[Op],
+        kept: Sequence[Value], attends: bool = False, left: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.left = left
         self.between: list[Op] = []
@@ -71,7 +72,7 @@ class LoopText:
         self._name = name
         self._kept = kept
         self._following = storages[-1].left_by_step(program)
-        self._ops: Sequence[Op] = ()
+        self._ops = ops
         self._lanes: list[str] = []
         self._streams = program.streams
         self.outside = [rows_of_stream(k) for k in range(len(program.streams))]
@@ -91,14 +92,13 @@ class LoopText:
         """The lines of an operator that is not elementwise."""
         raise NotImplementedError
 
-    def print(self, ops: Sequence[Op], each: str, first: Sequence[str], last: Sequence[str]) -> str:
+    def print(self, each: str, first: Sequence[str], last: Sequence[str]) -> str:
         """The source of the function, and of those that it calls.
 
         Args:
             each:        the head of the loop over steps t.
             first, last: lines that begin and end a step.
         """
-        self._ops = ops
         parts = self._parts(self.items())
         body = [*self._states(), "if (part == 0) {", *first, *parts, *last, "}"]
         lines = [

@@ -11,9 +11,8 @@ import numpy as np
 from dynbatch.backend import Array, DType
 from dynbatch.compiler.arrays import Arrays, Step, panel_elements
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.by_sentence import SentenceText, SentenceTexts
-from dynbatch.compiler.c.forward import ForwardText
+from dynbatch.compiler.c.passes import BackwardText, ForwardText
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
