@@ -15,9 +15,8 @@ from dynbatch.compiler.buffers import (
     storage_of,
 )
 from dynbatch.compiler.c.native import NativeLoop, has_steps
-from dynbatch.compiler.cuda.cell import DeviceCell
-from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.cuda.sentence_cell import SentenceCell, SentenceLoop
+from dynbatch.compiler.cuda.cell import DeviceCell, SentenceCell
+from dynbatch.compiler.cuda.loop import Loop, SentenceLoop
 from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse

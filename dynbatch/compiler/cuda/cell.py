@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from dynbatch.backend import DType
 from dynbatch.compiler.cuda import fused_product
 from dynbatch.compiler.cuda.across_steps import ProductAcrossSteps, product_across_steps
+from dynbatch.compiler.cuda.by_sentence import SentenceKernel
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.fused_product import FusedProduct, fused_products
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.cuda.persistent import LastSteps, Tail
+from dynbatch.compiler.heads import heads_of
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import KernelGroup
+from dynbatch.errors import GraphError
 from dynbatch.kernels.printed import CudaSource, join
+from dynbatch.kernels.runtime.device_loops import queue
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS, of_products
 
 Items = Sequence[Op | Kernel]
@@ -125,3 +130,30 @@ class DeviceCell:
         heads += [tail.ahead for tail in self.tails[:1]]
         tails = [tail.text(name) for tail in self.tails]
         return "\n\n".join([*heads, *[kernel.text(name) for kernel in kernels], *tails])
+
+
+class SentenceCell(DeviceCell):
+    """The loop of a cell whose states are matrices: each pass is one launch."""
+
+    tails: list[SentenceKernel]
+
+    def require_room(self, name: str, dtype: DType) -> None:
+        """Raise `GraphError` if a block has too little shared memory on this device."""
+        size = max([kernel.shared_bytes(dtype.itemsize) for kernel in self.tails])
+        most = queue().most_shared_bytes
+        if size > most:
+            raise GraphError.at_caller(
+                f"{name}: a step with matrices, on a GPU, of which a block has {most:,} bytes of "
+                f"shared memory; it needs {size:,}.\n"
+                "  rule: a block holds the state of a head, or of all where heads meet\n"
+                '  fix:  smaller matrices, heads that do not meet, float32, or db.Graph("cpu")'
+            )
+
+    def _tails(self) -> list[SentenceKernel]:
+        loop = self.loop
+        kernels = [SentenceKernel(loop, is_backward) for is_backward in (False, True)]
+        storages = [loop.storage, loop.gradients]
+        heads = heads_of(loop.backward_program, storages, [each.items for each in kernels])
+        for kernel in kernels:
+            kernel.print_for(heads)
+        return kernels

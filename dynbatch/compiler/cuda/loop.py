@@ -9,7 +9,7 @@ from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import FUSED
 from dynbatch.compiler.places import Pointers
-from dynbatch.compiler.program import numbered
+from dynbatch.compiler.program import Program, numbered
 
 
 class Loop:
@@ -37,8 +37,6 @@ class Loop:
         program = backward.forward
         self.program, self.backward_program = program, backward
         self._store(overwrites)
-        self.temporary = self.storage.temporary
-        self.temporary_gradients = self.gradients.temporary
         self.places = Pointers(self.gradients, self.storage)
         self.width = sum([v.width for v in program.exports])
         self.maps = numbered(program.linear_maps)
@@ -63,6 +61,8 @@ class Loop:
         self.gradients: Storage = gradient_storage_of(
             self.backward, backward, self.storage, overwrites
         )
+        self.temporary = self.storage.temporary
+        self.temporary_gradients = self.gradients.temporary
         self.read_again = {
             k for k, value in backward.of_streams.items() if self.backward.reads(value)
         }
@@ -74,3 +74,20 @@ class Loop:
         """Whether a linear map's bias can wait until a group reads the map's output."""
         readers = self.program.readers(op.output)
         return not self.storage.is_kept(op.output) and all([r.opcode in FUSED for r in readers])
+
+
+class SentenceLoop(Loop):
+    """A loop whose buffers are those of C, where gradients of states stay in one array."""
+
+    def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
+        self.storage, self.gradients = storage, gradients
+        super().__init__(backward)
+
+    def _store(self, overwrites: bool) -> None:
+        self.forward = self.backward = DevicePass(Program(), [])  # no step is a launch of its own
+        self.temporary = self.temporary_gradients = []  # these lie in shared memory
+        self.found_gradient = Role.LEFT_GRADIENT
+        self.read_again = set()
+
+    def _bias_in_kernel(self, op: Op) -> bool:
+        return False

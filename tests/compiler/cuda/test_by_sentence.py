@@ -10,7 +10,8 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.compiler import heads
-from dynbatch.compiler.cuda import block_passes, sentence_cell
+from dynbatch.compiler.cuda import block_passes
+from dynbatch.compiler.cuda.cell import SentenceCell
 from dynbatch.errors import BackendError, GraphError
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.testing import check_device
@@ -173,7 +174,7 @@ BARRIER = re.compile(r"__syncthreads\(\);")
 
 def without_barrier(name, barrier=None):
     """Runs scans of a cell whose kernels lack one barrier; returns how many they have."""
-    case, print_all, count = case_of(name), sentence_cell.SentenceCell._text, []
+    case, print_all, count = case_of(name), SentenceCell._text, []
 
     def print_fewer(*arguments):
         text = print_all(*arguments)
@@ -184,7 +185,7 @@ def without_barrier(name, barrier=None):
         return text[: barriers[barrier].start()] + text[barriers[barrier].end() :]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentence_cell.SentenceCell, "_text", print_fewer)
+        patch.setattr(SentenceCell, "_text", print_fewer)
         outcome(case, case.sentences((4, 2)), "float64", device="cuda")
     return count[0]
 
