@@ -243,5 +243,4 @@ def _carry_apart(program: BackwardProgram) -> None:
         zip(program.following, program.left_gradients, strict=True)
     ):
         if not lives.can_share(value, 0, left, 0):
-            copy = program.following[number] = program.value(value.width)
-            program.ops.append(Op.copy(value, copy))
+            program.following[number] = program.side_by_side(value.width, [(0, value)])

@@ -7,7 +7,7 @@ forward as they are: an input that no operator of backward makes is one that for
 
 from __future__ import annotations
 
-from dynbatch.compiler.gradient_sums import GradientSums, cut, made, side_by_side
+from dynbatch.compiler.gradient_sums import GradientSums
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program
@@ -79,7 +79,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
     for number, op in enumerate(forward.linear_maps):
         dy = sums.gradient(op.output)
         if dy is not None and dy.base.origin is Origin.LEFT_GRADIENT:  # it has no row a token
-            dy = side_by_side(program, dy.width, [(0, dy)])
+            dy = program.side_by_side(dy.width, [(0, dy)])
         if dy is not None:
             program.of_maps[number] = dy
     taken = {id(value.base) for value in program.of_maps.values()}
@@ -88,7 +88,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
         if dx is not None:
             program.of_streams[value.number] = _own(program, dx, taken)
     for value in forward.states:
-        dx = sums.gradient(value) or side_by_side(program, value.width, [])
+        dx = sums.gradient(value) or program.side_by_side(value.width, [])
         program.following.append(_own(program, dx, taken))
     return program
 
@@ -96,7 +96,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
 def _own(program: Program, value: Value, taken: set[int]) -> Value:
     """A whole value that an operator of backward makes, and that is not another result too."""
     is_own = value.base is value and value.origin is Origin.OPERATOR and id(value) not in taken
-    value = value if is_own else side_by_side(program, value.width, [(0, value)])
+    value = value if is_own else program.side_by_side(value.width, [(0, value)])
     taken.add(id(value))
     return value
 
@@ -106,16 +106,15 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
         _differentiate_generic(program, sums, op, dy)
     elif op.is_linear:
         (x,) = op.inputs
-        sums.add(x, made(program, OpCode.LINEAR_GRADIENT, [dy], x, source=op))
+        sums.add(x, program.make(OpCode.LINEAR_GRADIENT, [dy], x.width, source=op))
     elif op.opcode is OpCode.COPY:
         for x, column in op.parts():
-            sums.add(x, cut(program, dy, column, x.width))
+            sums.add(x, program.columns(dy, column, x.width))
     elif op.opcode is OpCode.CONTRACT:
         for position, x in enumerate(op.inputs):
             others = [*op.inputs[:position], *op.inputs[position + 1 :]]
-            dx = made(program, OpCode.CONTRACT, [dy, *others], x)
-            program.ops[-1].nest = op.nest.gradient(position)
-            sums.add(x, dx)
+            nest = op.nest.gradient(position)
+            sums.add(x, program.make(OpCode.CONTRACT, [dy, *others], x.width, nest=nest))
     elif op.is_multiply:
         for x, other in zip(op.inputs, op.inputs[::-1], strict=True):
             sums.add(x, dy, other)
@@ -144,13 +143,14 @@ def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Val
 def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
     """dy ⊙ ∂f/∂x of the input at a position, by the function's own backward if it has no other."""
     if op.kernel is binary.multiply:  # by a number
-        return made(program, op.opcode, [dy], dy, kernel=op.kernel, number=op.number)
+        return program.make(op.opcode, [dy], dy.width, kernel=op.kernel, number=op.number)
     if op.kernel is arithmetic.negative or (op.kernel is binary.subtract and position):
-        return made(program, OpCode.UNARY, [dy], dy, kernel=arithmetic.negative)
+        return program.make(OpCode.UNARY, [dy], dy.width, kernel=arithmetic.negative)
     if op.kernel in (binary.add, binary.subtract):
         return dy
     inputs = [dy, *partial_reads(op)]
-    return made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)
+    width = op.output.width
+    return program.make(OpCode.PARTIAL, inputs, width, source=op, position=position)
 
 
 def partial_reads(op: Op) -> list[Value]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import OpCode, Origin, Value
 from dynbatch.compiler.program import Program
 from dynbatch.kernels import binary
 
@@ -20,14 +19,15 @@ class GradientPart(NamedTuple):
 
     def cut(self, program: Program, first: int, end: int) -> GradientPart:
         at, width = first - self.first, end - first
-        factor = None if self.factor is None else cut(program, self.factor, at, width)
-        return GradientPart(first, end, cut(program, self.gradient, at, width), factor)
+        factor = None if self.factor is None else program.columns(self.factor, at, width)
+        return GradientPart(first, end, program.columns(self.gradient, at, width), factor)
 
     def value(self, program: Program) -> Value:
         """The gradient, multiplied if it must be."""
         if self.factor is None:
             return self.gradient
-        return multiply(program, self.gradient, self.factor)
+        operands = [self.gradient, self.factor]
+        return program.make(OpCode.BINARY, operands, self.gradient.width, kernel=binary.multiply)
 
 
 class GradientSums:
@@ -57,7 +57,7 @@ class GradientSums:
                 if first < end:
                     parts.append(part.cut(program, first, end))
             terms = [each.cut(program, low, high).value(program) for each in (part, added)]
-            total = made(program, OpCode.BINARY, terms, terms[0], kernel=binary.add)
+            total = program.make(OpCode.BINARY, terms, terms[0].width, kernel=binary.add)
             parts.append(GradientPart(low, high, total))
             missing = [
                 hole
@@ -77,36 +77,6 @@ class GradientSums:
         values = [(part.first, part.value(program)) for part in parts]
         total = values[0][1]
         if total.width < base.width:
-            total = side_by_side(program, base.width, values)
+            total = program.side_by_side(base.width, values)
         self._parts[id(base)] = [GradientPart(0, base.width, total)]
         return total
-
-
-def multiply(program: Program, a: Value, b: Value) -> Value:
-    """The product of two values, made by a new operator."""
-    return made(program, OpCode.BINARY, [a, b], a, kernel=binary.multiply)
-
-
-def made(
-    program: Program, opcode: OpCode, inputs: list[Value], like: Value, *, kernel: object = None,
-    number: float = 0.0, source: Op | None = None, position: int = 0,
-) -> Value:  # fmt: skip
-    """The value that a new operator makes, as wide as another value."""
-    value = program.value(like.width)
-    op = Op(opcode, inputs, value, kernel=kernel, number=number, source=source, position=position)
-    program.ops.append(op)
-    return value
-
-
-def side_by_side(program: Program, width: int, parts: Sequence[tuple[int, Value]]) -> Value:
-    """Values from these columns on, and zeros in the others, made by a new operator."""
-    total = made(program, OpCode.COPY, [x for _, x in parts], Value(width))
-    program.ops[-1].columns = [column for column, _ in parts]
-    return total
-
-
-def cut(program: Program, value: Value, column: int, width: int) -> Value:
-    """Some columns of a value, counted from its own first."""
-    if (column, width) == (0, value.width):
-        return value
-    return program.columns(value.base, value.column + column, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from enum import Enum, auto
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -191,6 +192,7 @@ class Op:
     def __init__(
         self, opcode: OpCode, inputs: list[Value], output: Value, node: Any = None, *,
         kernel: Any = None, number: float = 0.0, source: Op | None = None, position: int = 0,
+        columns: Sequence[int] = (), nest: Nest = NO_NEST,
     ) -> None:  # fmt: skip
         self.opcode = opcode
         self.inputs = inputs
@@ -203,21 +205,18 @@ class Op:
         self.source = source
         self.position = position
         self.pieces: list[WeightRows] = []
-        self.columns: list[int] = []
-        self.nest = NO_NEST
+        self.columns = columns
+        self.nest = nest
 
     def like(self, inputs: list[Value], output: Value) -> Op:
         """An operator with this function, and other operands."""
-        op = Op(self.opcode, inputs, output, self.node, kernel=self.kernel, source=self.source)
-        op.number, op.side, op.position = self.number, self.side, self.position
-        op.nest = self.nest
+        op = copy(self)
+        op.inputs, op.outputs = inputs, [output]
         return op
 
     @classmethod
-    def copy(cls, source: Value, output: Value, node: Any = None) -> Op:
-        op = cls(OpCode.COPY, [source], output, node)
-        op.columns = [0]
-        return op
+    def copy(cls, source: Value, output: Value) -> Op:
+        return cls(OpCode.COPY, [source], output, columns=[0])
 
     def parts(self) -> list[tuple[Value, int]]:
         starts = self.columns if self.opcode is OpCode.COPY else [0] * len(self.inputs)

@@ -155,13 +155,9 @@ class LoopProgram(Program):
         if len(rectangles) == 1 and rectangles[0].width == node.width:
             output.become_view(self._read(rectangles[0].source), rectangles[0].source_column)
             return
-        op = Op(OpCode.COPY, [], output, node)
-        for r in rectangles:
-            part = self.value(r.width)
-            part.become_view(self._read(r.source), r.source_column)
-            op.inputs.append(part)
-            op.columns.append(r.target_column)
-        self.ops.append(op)
+        parts = [self.columns(self._read(r.source), r.source_column, r.width) for r in rectangles]
+        columns = [r.target_column for r in rectangles]
+        self.ops.append(Op(OpCode.COPY, parts, output, node, columns=columns))
 
     def _read(self, node: Node) -> Value:
         known = self._by_node.get(node.index)
@@ -240,9 +236,7 @@ class LoopProgram(Program):
         value = self._read_flat(node)
         is_own = any([op.output is value and not op.is_linear for op in self.ops])
         if not is_own or id(value) in taken:
-            copy = self.value(value.width)
-            self.ops.append(Op.copy(value, copy, node))
-            value = copy
+            value = self.side_by_side(value.width, [(0, value)])
         taken.add(id(value))
         return value
 

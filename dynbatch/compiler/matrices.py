@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Nest, Op, OpCode, Value
+from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Nest, OpCode, Value
 from dynbatch.compiler.program import Program
 from dynbatch.compiler.trace import made_at
 from dynbatch.nodes.arithmetic import Multiply, Scale
@@ -128,10 +128,8 @@ class MatrixNodes:
                 at = starts[numbers[r.source.index]] + first
                 target = columns[r.target_row + i]
                 target[r.target_column : r.target_column + r.width] = np.arange(at, at + r.width)
-        beside = self._program.value(int(starts[-1]))
-        op = Op(OpCode.COPY, parts, beside, node)
-        op.columns = starts[:-1].tolist()
-        self._program.ops.append(op)
+        pairs = zip(starts[:-1].tolist(), parts, strict=True)
+        beside = self._program.side_by_side(int(starts[-1]), [*pairs])
         return Elements(beside, columns.reshape(node.shape))
 
     def _product(self, a: Elements, b: Elements) -> Elements:
@@ -157,9 +155,8 @@ class MatrixNodes:
         if isinstance(node, Sum):
             return total
         count = prod(x.shape) // max(1, prod(total.shape))
-        mean = self._program.value(total.value.width)
-        scale = Scale(node, number=1 / count)
-        self._program.ops.append(Op(OpCode.WITH_NUMBER, [total.value], mean, scale))
+        flat, scale = total.value, Scale(node, number=1 / count)
+        mean = self._program.make(OpCode.WITH_NUMBER, [flat], flat.width, node=scale)
         return Elements(mean, total.columns)
 
     def _by_element(self, node: Node) -> Elements:
@@ -167,8 +164,8 @@ class MatrixNodes:
         if isinstance(node, Multiply) and not all(map(_is_dense, xs)):
             return self._contract(node.shape, [*map(self._strided, xs)], range(node.ndim))
         opcode = next(code for kind, code in ELEMENTWISE_TYPES.items() if isinstance(node, kind))
-        output = self._program.value(prod(node.shape))
-        self._program.ops.append(Op(opcode, [*map(self._dense, xs)], output, node))
+        operands = [*map(self._dense, xs)]
+        output = self._program.make(opcode, operands, prod(node.shape), node=node)
         return whole(output, node.shape)
 
     # Operators ------------------------------------------------------------------------------------
@@ -178,13 +175,12 @@ class MatrixNodes:
     ) -> Elements:
         """Σ Π xs over all axes but those that are kept, whose order is that of the result."""
         shape = tuple([sizes[axis] for axis in kept])
-        output = self._program.value(prod(shape))
         strides = [0] * len(sizes)
         for k, axis in enumerate(kept):
             strides[axis] = prod(shape[k + 1 :])
-        op = Op(OpCode.CONTRACT, [x.value for x in xs], output)
-        op.nest = Nest(tuple(sizes), (*[x.strides for x in xs], tuple(strides))).simplified()
-        self._program.ops.append(op)
+        nest = Nest(tuple(sizes), (*[x.strides for x in xs], tuple(strides))).simplified()
+        read = [x.value for x in xs]
+        output = self._program.make(OpCode.CONTRACT, read, prod(shape), nest=nest)
         return whole(output, shape)
 
     def _strided(self, x: Elements) -> Strided:
@@ -201,29 +197,20 @@ class MatrixNodes:
             return None
         met = prod([size for size, stride in zip(x.shape, strides, strict=True) if stride])
         is_dense = met == int(x.columns.max()) - first + 1
-        return Strided(self._columns(x.value, first, met), strides) if is_dense else None
+        return Strided(self._program.columns(x.value, first, met), strides) if is_dense else None
 
     def _dense(self, x: Elements) -> Value:
         """The elements side by side, in their order."""
         flat = x.columns.reshape(-1)
         edges = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1).tolist(), flat.size]
         if len(edges) == 2:
-            return self._columns(x.value, int(flat[0]), flat.size)
+            return self._program.columns(x.value, int(flat[0]), flat.size)
         read = self._as_strided(x)
         if read is not None:
             return self._contract(x.shape, [read], range(len(x.shape))).value
-        output = self._program.value(flat.size)
-        op = Op(OpCode.COPY, [], output)
-        for first, end in pairwise(edges):
-            op.inputs.append(self._columns(x.value, int(flat[first]), end - first))
-            op.columns.append(first)
-        self._program.ops.append(op)
-        return output
-
-    def _columns(self, value: Value, first: int, width: int) -> Value:
-        if (first, width) == (0, value.width):
-            return value
-        return self._program.columns(value.base, value.column + first, width)
+        columns = self._program.columns
+        parts = [(at, columns(x.value, int(flat[at]), end - at)) for at, end in pairwise(edges)]
+        return self._program.side_by_side(flat.size, parts)
 
 
 MOVES = (Reshape, Repeated, Permute, Transpose, GatherRows, Slice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 
@@ -29,10 +30,24 @@ class Program:
         self.values.append(value)
         return value
 
-    def columns(self, base: Value, column: int, width: int) -> Value:
-        view = Value.columns(base, column, width)
+    def columns(self, value: Value, column: int, width: int) -> Value:
+        """Some columns of a value, counted from its own first."""
+        if (column, width) == (0, value.width):
+            return value
+        view = Value.columns(value.base, value.column + column, width)
         self.values.append(view)
         return view
+
+    def make(self, opcode: OpCode, inputs: list[Value], width: int, **attributes: Any) -> Value:
+        """The value, so wide, that a new operator makes."""
+        value = self.value(width)
+        self.ops.append(Op(opcode, inputs, value, **attributes))
+        return value
+
+    def side_by_side(self, width: int, parts: Sequence[tuple[int, Value]]) -> Value:
+        """Values from these columns on, and zeros in the others, made by a new operator."""
+        columns = [column for column, _ in parts]
+        return self.make(OpCode.COPY, [x for _, x in parts], width, columns=columns)
 
     def move(self, value: Value, base: Value, column: int = 0) -> None:
         for view in self.values:

@@ -152,7 +152,7 @@ def _fold_factors(program: Program, op: Op, makers: dict[int, Op]) -> bool:
     if not math.isfinite(number) or number == 0 or abs(math.log2(abs(number))) > LARGEST_EXPONENT:
         return False  # the two products may stay within range where theirs does not
     (inner,) = maker.inputs
-    op.inputs = [program.columns(inner.base, inner.column + x.column, x.width)]
+    op.inputs = [program.columns(inner, x.column, x.width)]
     op.number = number
     return True
 
