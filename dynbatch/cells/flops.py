@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from math import prod
 from typing import Any
 
 from dynbatch.backend import DType
 from dynbatch.compiler.compiled import CompiledLoop
-from dynbatch.compiler.ir import Op, OpCode, Origin
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.flops import BatchSizes, Flops
+from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 
 
 class RowNodes(Sequence[Any]):
@@ -60,10 +62,9 @@ def forward_flops(
         count:    rows of the loop.
         memories: for each memory, how many rows of it each of these reads.
     """
-    flops = cell.flops.forward.times(count)
-    for op, sizes in _generic(cell, count, memories, dtype):
-        flops = flops.plus(type(op.node).flops(sizes))
-    return flops
+    flops = _sum(map(_of_op, cell.program.every_op())).times(count)
+    of_nodes = [type(op.node).flops(sizes) for op, sizes in _generic(cell, count, memories, dtype)]
+    return flops.plus(_sum(of_nodes))
 
 
 def backward_flops(
@@ -75,15 +76,54 @@ def backward_flops(
     Args:
         streams: numbers of those whose gradients are wanted; others cost nothing.
     """
-    a_row = cell.flops
-    flops = a_row.backward.plus(a_row.parameters())
-    flops = flops.plus(Flops(sum([a_row.streams.get(k, 0) for k in streams]))).times(count)
     ops = cell.backward_program.ops
+    a_row = [_of_op(op) for op in ops]
+    for number in cell.backward_program.of_maps:
+        op = cell.maps[number]
+        a_row += _of_weights(op)
+        if number in cell.stream_maps and op.inputs[0].number in streams:
+            a_row.append(_of_map(op))
+    flops = _sum(a_row).times(count)
     reached = {id(op.source) for op in ops if op.opcode is OpCode.GENERIC_GRADIENT}
     for op, sizes in _generic(cell, count, memories, dtype):
         if id(op) in reached and count:
             flops = flops.plus(type(op.node).flops_backward(sizes, [True] * len(op.inputs)))
     return flops
+
+
+def _sum(terms: Iterable[Flops]) -> Flops:
+    return reduce(Flops.plus, terms, NO_FLOPS)
+
+
+def _of_op(op: Op) -> Flops:
+    """Operations of an operator for one row; none where it has kernels of its own."""
+    if op.opcode is OpCode.LINEAR:
+        biases = sum([piece.width * len(piece.biases) for piece in op.pieces])
+        return _of_map(op).plus(Flops(elementwise=biases))
+    if op.opcode is OpCode.LINEAR_GRADIENT:
+        assert op.source is not None
+        return _of_map(op.source)
+    if op.opcode is OpCode.CONTRACT:
+        count = prod(op.nest.sizes)
+        is_product = len(op.inputs) == 2 and count > op.output.width
+        return Flops(2 * count) if is_product else Flops(elementwise=count)
+    is_elementwise = op.opcode in (*ELEMENTWISE, OpCode.PARTIAL)
+    return Flops(elementwise=op.output.width) if is_elementwise else NO_FLOPS
+
+
+def _of_map(op: Op) -> Flops:
+    """The product of one row with a wide linear map, or of a row of its gradient."""
+    return Flops(2 * op.inputs[0].width * op.output.width)
+
+
+def _of_weights(op: Op) -> Iterator[Flops]:
+    """Operations of the gradients of a map's weights and biases, if they are trained."""
+    for piece in op.pieces:
+        if not piece.weight.frozen:
+            yield Flops(2 * piece.width * op.inputs[0].width)
+        for bias, _ in piece.biases:
+            if not bias.frozen:
+                yield Flops(elementwise=piece.width)
 
 
 def _generic(

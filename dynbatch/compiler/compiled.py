@@ -18,7 +18,6 @@ from dynbatch.compiler.c.native import NativeLoop, has_steps
 from dynbatch.compiler.cuda.cell import DeviceCell, SentenceCell
 from dynbatch.compiler.cuda.loop import Loop, SentenceLoop
 from dynbatch.compiler.differentiate import differentiate
-from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
@@ -110,10 +109,6 @@ class CompiledLoop:
         """The names of the values that forward leaves, without weights that a GPU gathers."""
         storage = self.on_device.loop.storage if on_device else self.storage
         return [buffer.name for buffer in storage.packed]
-
-    @cached_property
-    def flops(self) -> LoopFlops:
-        return LoopFlops(self.backward_program, self.reached)
 
     def require_device(self, name: str, dtype: DType) -> None:
         """Raise `GraphError` if the loop of a cell of that name cannot run on this GPU."""
