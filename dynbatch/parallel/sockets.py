@@ -99,22 +99,20 @@ class SocketTransport(Transport):
 
 
 class _Moving:
-    """One message to a rank and one from it, as far as they have come."""
+    """One message to a rank and one from it: the buffers that are left of each."""
 
     def __init__(
         self, rank: int, number: int, out: memoryview | None, into: memoryview | None
     ) -> None:
         self.rank = rank
         self.number = number
-        buffers = [] if out is None else [memoryview(HEADER.pack(number, out.nbytes)), out]
-        self.out = [each for each in buffers if each.nbytes]
-        self.into = into
-        self.header = memoryview(bytearray(HEADER.size))
-        self.header_left = self.header if into is not None else self.header[:0]
+        self.expected = 0 if into is None else into.nbytes
+        self.header = bytearray(HEADER.size)
+        self.out = [] if out is None else [memoryview(HEADER.pack(number, out.nbytes)), out]
+        self.into = [] if into is None else [memoryview(self.header), into]
 
     def events(self) -> int:
-        reads = self.header_left.nbytes or (self.into is not None and self.into.nbytes)
-        return selectors.EVENT_READ * bool(reads) | selectors.EVENT_WRITE * bool(self.out)
+        return selectors.EVENT_READ * bool(self.into) | selectors.EVENT_WRITE * bool(self.out)
 
     def move(self, peer: socket.socket, events: int) -> OSError | None:
         """Send and receive what the socket takes and has. Returns why the connection has ended.
@@ -125,39 +123,29 @@ class _Moving:
         try:
             if events & selectors.EVENT_READ:
                 self._read(peer)
-            if events & selectors.EVENT_WRITE and self.out:
-                self._write(peer)
+            if events & selectors.EVENT_WRITE:
+                self.out = _after(self.out, peer.sendmsg(self.out))
         except BlockingIOError:
             pass
         except OSError as error:
             return error
         return None
 
-    def _write(self, peer: socket.socket) -> None:
-        count = peer.sendmsg(self.out)
-        while self.out and count >= self.out[0].nbytes:
-            count -= self.out.pop(0).nbytes
-        if count:
-            self.out[0] = self.out[0][count:]
-
     def _read(self, peer: socket.socket) -> None:
-        if self.header_left.nbytes:
-            self.header_left = self.header_left[_received(peer, self.header_left) :]
-            if self.header_left.nbytes:
-                return
-            self._check()
-        if self.into is not None and self.into.nbytes:
-            self.into = self.into[_received(peer, self.into) :]
-
-    def _check(self) -> None:
-        number, length = HEADER.unpack(self.header)
-        expected = self.into.nbytes if self.into is not None else 0
-        if (number, length) != (self.number, expected):
-            raise unexpected(self.rank, length, number, expected, self.number)
+        has_header = len(self.into) == 1
+        count = peer.recvmsg_into(self.into)[0]
+        if not count:
+            raise ConnectionResetError("its connection ended")
+        self.into = _after(self.into, count)
+        if not has_header and len(self.into) < 2:
+            number, length = HEADER.unpack(self.header)
+            if (number, length) != (self.number, self.expected):
+                raise unexpected(self.rank, length, number, self.expected, self.number)
 
 
-def _received(peer: socket.socket, into: memoryview) -> int:
-    count = peer.recv_into(into)
-    if not count:
-        raise ConnectionResetError("its connection ended")
-    return count
+def _after(buffers: list[memoryview], count: int) -> list[memoryview]:
+    """The buffers without their first bytes; none that are empty stay in front."""
+    while buffers and count >= buffers[0].nbytes:
+        count -= buffers[0].nbytes
+        buffers = buffers[1:]
+    return [buffers[0][count:], *buffers[1:]] if count else buffers
