@@ -68,9 +68,9 @@ def pipeline(
             all cost the same.
         make_graph:    gives the graph of a micro-batch. All stages' have one dtype.
 
-    Memory: the gradients and values that travel, once packed.
-    Cost: four messages for each micro-batch between two ranks: forward a length, the shapes, and
-        the values; backward their gradients. On a GPU they travel by way of the host.
+    Memory: the gradients and values that travel, once packed, and once more on the way.
+    Cost: three messages for each micro-batch between two ranks: forward a length, and values with
+        their shapes; backward their gradients. On a GPU they travel by way of the host.
 
     Raises:
         ArgumentError: there are no examples, or `costs` is not one number for each.
@@ -243,22 +243,17 @@ class _Links:
         begun = time.perf_counter()
         exchange = self._communicator.exchange
         after, before = self._communicator.rank + 1, self._communicator.rank - 1
-        header = length = flat = values = gradient = None
+        length = packed = values = gradient = None
         if out is not None:
-            flat = out.flat
-            header = np.frombuffer(pickle.dumps((flat.dtype.str, out.shapes)), np.uint8)
-            length = np.array([header.size])
+            packed = np.frombuffer(pickle.dumps(out, pickle.HIGHEST_PROTOCOL), np.uint8)
+            length = np.array([packed.size])
         coming = np.zeros(1, np.int64) if comes else None
         exchange({after: length}, {before: coming})
         coming = None if coming is None else np.empty(coming[0], np.uint8)
-        exchange({after: header}, {before: coming})
-        if coming is not None:
-            dtype, shapes = pickle.loads(coming.data)
-            size = sum([prod(shape) for of_one in shapes for shape in of_one])
-            values = _Values(np.empty(size, dtype), shapes)
         if due is not None:
             gradient = np.empty(due.num_elements, due.graph.dtype)
-        received = {before: None if values is None else values.flat, after: gradient}
-        exchange({after: flat, before: back}, received)
+        exchange({after: packed, before: back}, {before: coming, after: gradient})
+        if coming is not None:
+            values = pickle.loads(coming.data)
         self.waited += time.perf_counter() - begun
         return values, gradient
