@@ -139,10 +139,13 @@ def _inside(task: Callable[[], None]) -> None:
 def serial() -> Iterator[None]:
     """Make one thread available inside the block."""
     before = getattr(_local, "inside", False)
-    _local.inside = True
     try:
-        yield
-    finally:
+        try:
+            _local.inside = True
+            yield
+        finally:
+            _local.inside = before
+    finally:  # once more: an interrupt may have come right before it
         _local.inside = before
 
 

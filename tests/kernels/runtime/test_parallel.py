@@ -123,6 +123,16 @@ def test_serial_sees_one_thread():
         assert len(parallel.shards(100)) == 1
 
 
+def test_serial_that_is_interrupted_at_any_line_gives_the_threads_back():
+    def block():
+        with parallel.serial():
+            pass
+
+    files = ("runtime/parallel.py", "contextlib.py")
+    left = [(place, parallel.available()) for place, _ in broken_off(block, files)]
+    assert len(left) > 4 and {count for _, count in left} == {2}, left
+
+
 @pytest.mark.parametrize(
     ("count", "least", "expected"),
     [
