@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -220,14 +220,15 @@ def test_a_trainer_that_one_rank_was_asked_to_end_says_which_without_a_traceback
 
 def test_a_frozen_rank_ends_another_without_the_launcher(tmp_path):
     program = """
-import os, signal
+import os, signal, time
 from dynbatch import parallel
 communicator = parallel.connect()
 communicator.barrier()
 if communicator.rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 try:
-    while True:
+    end = time.monotonic() + 60  # if this test is killed, nothing else may end it
+    while time.monotonic() < end:
         pass
 finally:
     print("unwound")
@@ -235,14 +236,16 @@ finally:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_PORT": port, "DYNBATCH_GUARD": BEAT}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program], text=True, stdout=-1, stderr=-1,
-            env={**environment, "RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    told = [each.communicate(timeout=120) for each in ranks]
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(2):
+            process = subprocess.Popen(
+                [sys.executable, "-c", program], text=True, stdout=-1, stderr=-1,
+                env={**environment, "RANK": str(rank)},
+            )  # fmt: skip
+            stack.callback(process.kill)
+            ranks.append(process)
+        told = [each.communicate(timeout=120) for each in ranks]
     assert [each.returncode for each in ranks] == [1, -signal.SIGKILL], told
     (out, err), others = told
     assert out == "unwound\n" and others == ("", "")
