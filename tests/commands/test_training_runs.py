@@ -11,7 +11,7 @@ import pytest
 
 from dynbatch import optim, parallel
 from dynbatch.commands.main import main as dynbatch
-from dynbatch.tasks.translation.translator import Translator
+from dynbatch.tasks.registry import load_task
 from dynbatch.train import (
     Trainer,
     load_checkpoint,
@@ -73,7 +73,7 @@ def command(pairs, output, *more):
 
 
 def parameters(path):
-    return Translator.load(path).model.state_dict()
+    return load_task(path).model.state_dict()
 
 
 def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, tmp_path, capsys):
@@ -92,7 +92,7 @@ def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, t
     records = read_metrics(output / "metrics.jsonl")
     assert [r["epoch"] for r in records if "metric" in r] == [0, 1, 2]
     assert all(r["peak_bytes"] > 0 for r in records if "loss" in r)
-    translator = Translator.load(output / "model.best.safetensors")
+    translator = load_task(output / "model.best.safetensors")
     assert (translator.source_units, len(translator.source)) == ("characters", 6)
 
 
@@ -256,7 +256,7 @@ def test_a_run_is_not_resumed_on_other_data_of_the_same_words(done, capsys):
 
 def test_a_run_goes_on_with_other_data_on_purpose(done, tmp_path, capsys):
     pairs, output = done
-    own = Translator.load(output / "model.safetensors")
+    own = load_task(output / "model.safetensors")
     lengthen(pairs, "dada\tadad\nabcabcabcabc\tcba\n")
     resumed = ["--output", str(output), "--resume", "--quiet"]
     capsys.readouterr()
@@ -264,7 +264,7 @@ def test_a_run_goes_on_with_other_data_on_purpose(done, tmp_path, capsys):
     assert "% of it is unknown to the run's vocabularies" in capsys.readouterr().out
     records = read_metrics(output / "metrics.jsonl")
     assert [r["epoch"] for r in records if "metric" in r] == [0, 1]
-    now = Translator.load(output / "model.safetensors")
+    now = load_task(output / "model.safetensors")
     assert (now.source.tokens, now.target.tokens) == (own.source.tokens, own.target.tokens)
     assert main([str(pairs), "--output", str(tmp_path / "new"), "--data-changed"]) == 1
     assert "--data-changed is for runs that go on" in capsys.readouterr().err
@@ -366,7 +366,7 @@ def test_metrics_that_are_damaged_or_gone_when_a_run_goes_on(done, capsys):
 def test_what_was_saved_and_is_damaged_is_one_message(done, capsys, change, says):
     _, output = done
     path = output / "model.safetensors"
-    model, info = Translator.load(path).model, read_checkpoint(path)
+    model, info = load_task(path).model, read_checkpoint(path)
     optimizer = optim.Adam(model)
     schedule = optim.Cosine(optimizer, 9)
     load_checkpoint(path, model, optimizer, schedule)

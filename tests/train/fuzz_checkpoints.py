@@ -36,7 +36,7 @@ from dynbatch import random as graph_random
 from dynbatch.commands.main import main as dynbatch
 from dynbatch.errors import DynbatchError
 from dynbatch.models import Linear
-from dynbatch.tasks.translation.translator import Translator
+from dynbatch.tasks.registry import load_task
 from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, read_checkpoint
 from dynbatch.train.checkpoint_file import FORMAT
 from dynbatch.train.digest import text_digest
@@ -321,13 +321,13 @@ class OfTheCommand(Subject):
         assert status == 0, said
         self.doors = {
             "read_checkpoint": self.read,
-            "Translator.load": self.load,
+            "load_task": self.load,
             "train --resume": self.resume,
             "generate": self.generate,
         }
 
     def load(self) -> dict[str, bytes]:
-        return bits("model/", Translator.load(self.path).model.state_dict())
+        return bits("model/", load_task(self.path).model.state_dict())
 
     def resume(self) -> dict[str, bytes] | None:
         argv = ["train", "--output", str(self.path.parent), "--resume", "--quiet"]

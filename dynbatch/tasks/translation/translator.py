@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,13 +35,7 @@ from dynbatch.tasks.translation.settings import TranslationSettings, fitted
 from dynbatch.tasks.translation.sizes import DESCRIPTION, MODELS, SIZES, Model, wrong_description
 from dynbatch.text import ParallelText, Vocabulary, read_pairs
 from dynbatch.text.metrics import ErrorRates, error_rates, translation_scores
-from dynbatch.train import (
-    CheckpointInfo,
-    SentenceBatches,
-    TokenBatches,
-    load_checkpoint,
-    read_checkpoint,
-)
+from dynbatch.train import CheckpointInfo, SentenceBatches, TokenBatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,17 +266,6 @@ class Translator(WritingTask):
             except (ValueError, TypeError) as error:  # a kind of attention that there is not, say
                 problem = problem_of(error)
         raise damaged_description(info, problem)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The translator of a checkpoint.
-
-        Raises:
-            CheckpointError: the file is missing, damaged, or not of a translation.
-        """
-        translator = cls.described(read_checkpoint(path))
-        load_checkpoint(path, translator.model)
-        return translator
 
     def coder(self) -> SourceTokenizer:
         return SourceTokenizer(self.source, self.target, self.source_units, self.target_units)

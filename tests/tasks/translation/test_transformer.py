@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch.commands.main import main as dynbatch
 from dynbatch.tasks.options import given
+from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.settings import settings_of
 from dynbatch.tasks.translation import translator
 from dynbatch.tasks.translation.settings import TranslationSettings
@@ -45,7 +46,7 @@ def test_a_run_is_saved_and_translates_as_it_did(run):
     info = read_checkpoint(checkpoint)
     assert info.extra["description"]["model"] == "transformer"
     assert info.extra["description"]["max_length"] == 5 + 10  # places it saw, and a few
-    translator = Translator.load(checkpoint)
+    translator = load_task(checkpoint)
     again = Translator.described(info)
     load_checkpoint(checkpoint, again.model)
     sources = ["a b", "c"]
@@ -84,10 +85,11 @@ def test_a_damaged_description_is_refused(run, tmp_path, changed, says):
     info = read_checkpoint(run / "model.safetensors")
     translator = Translator.described(info)
     translator.sizes_of_model = {**translator.sizes_of_model, **changed}
+    extra = {"task": "translation", "description": translator.description()}
     path = tmp_path / "damaged.safetensors"
-    save_checkpoint(path, translator.model, extra={"description": translator.description()})
+    save_checkpoint(path, translator.model, extra=extra)
     with pytest.raises(db.errors.CheckpointError, match="damaged") as error:
-        Translator.load(path)
+        load_task(path)
     assert says in str(error.value)
 
 
