@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array
 from dynbatch.kernels import arrays as kernels
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.shared_memory import shared_blocks
@@ -25,30 +25,22 @@ CHUNK_BYTES = 1 << 18
 
 
 class GradientPlace(NamedTuple):
-    """The place of a parameter's gradients: all ranks' blocks, and a range of bytes of each.
+    """The place of a parameter's gradients.
 
     Args:
-        number: of the blocks, the same on all ranks.
+        number: of the blocks of memory, the same on all ranks.
+        first:  of its bytes in each block.
+        parts:  all ranks' gradients, flat.
         own:    this rank's gradient.
     """
 
     number: int
-    blocks: Sequence[Array]
     first: int
-    end: int
-    dtype: DType
+    parts: Sequence[Array]
     own: Array
 
     def is_of(self, parameter: Parameter) -> bool:
-        return self.dtype == parameter.dtype and parameter.gradient_state[1] is self.own
-
-    def follows(self, other: GradientPlace) -> bool:
-        """Whether it begins where the other one ends, but for alignment."""
-        return (
-            self.number == other.number
-            and self.dtype == other.dtype
-            and self.first == _aligned(other.end)
-        )
+        return self.own.dtype == parameter.dtype and parameter.gradient_state[1] is self.own
 
 
 class SharedGradients:
@@ -114,38 +106,37 @@ class SharedGradients:
         for parameter, slot in zip(parameters, places, strict=True):
             parameter.keep_gradient_in(slot.own)
         communicator.barrier()  # all gradients are there
-        for blocks, first, end, dtype in _ranges(places):
-            _sum_part(communicator, [block[first:end].view(dtype) for block in blocks])
+        bounds, offset = communicator.bounds(sum([slot.own.size for slot in places])), 0
+        start, stop = bounds[communicator.rank :][:2]  # of this rank's part of all numbers
+        for slot in places:
+            _sum_part(slot.parts, max(0, start - offset), min(slot.own.size, stop - offset))
+            offset += slot.own.size
         communicator.barrier()  # all sums are there
         return True
 
     def _place(self, communicator: Communicator, parameters: Sequence[Parameter]) -> None:
         if not parameters or not self._have_memory:
             return
-        ends, end = [], 0
+        starts, end = [], 0
         for parameter in parameters:
-            end = _aligned(end) + parameter.value.nbytes
-            ends.append(end)
+            starts.append(math.ceil(end / ALIGNMENT) * ALIGNMENT)
+            end = starts[-1] + parameter.value.nbytes
         blocks = shared_blocks(communicator, end)
         if blocks is None:
             self._have_memory = False
             return
         self._number += 1
-        block = blocks[communicator.rank]
-        for parameter, end in zip(parameters, ends, strict=True):
-            first = end - parameter.value.nbytes
-            array = block[first:end].view(parameter.dtype).reshape(parameter.shape)
-            self._places[parameter] = GradientPlace(
-                self._number, blocks, first, end, parameter.dtype, array
-            )
+        for parameter, first in zip(parameters, starts, strict=True):
+            end = first + parameter.value.nbytes
+            parts = [block[first:end].view(parameter.dtype) for block in blocks]
+            array = parts[communicator.rank].reshape(parameter.shape)
+            self._places[parameter] = GradientPlace(self._number, first, parts, array)
             parameter.keep_gradient_in(array)
 
 
-def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
-    """Add this rank's part of all ranks' gradients, and write the sum to all of them."""
-    bounds = communicator.bounds(gradients[0].size)
-    start, stop = bounds[communicator.rank :][:2]
-    chunk = CHUNK_BYTES // (communicator.size * gradients[0].itemsize)
+def _sum_part(gradients: Sequence[Array], start: int, stop: int) -> None:
+    """Add a part of all ranks' gradients, and write the sum to all of them."""
+    chunk = CHUNK_BYTES // (len(gradients) * gradients[0].itemsize)
     for first in range(start, stop, chunk):
         parts = [each[first : min(first + chunk, stop)] for each in gradients]
         for part in parts[1:]:
@@ -165,18 +156,3 @@ def _leave_shared_memory() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_shared_memory)
-
-
-def _aligned(offset: int) -> int:
-    return math.ceil(offset / ALIGNMENT) * ALIGNMENT
-
-
-def _ranges(places: Sequence[GradientPlace]) -> list[tuple[Sequence[Array], int, int, DType]]:
-    """Blocks and bytes of neighbouring places together: what lies between them is zero."""
-    runs: list[list[GradientPlace]] = []
-    for slot in places:
-        if runs and slot.follows(runs[-1][-1]):
-            runs[-1].append(slot)
-        else:
-            runs.append([slot])
-    return [(run[0].blocks, run[0].first, run[-1].end, run[0].dtype) for run in runs]
