@@ -242,6 +242,7 @@ finally:
             process = subprocess.Popen(
                 [sys.executable, "-c", program], text=True, stdout=-1, stderr=-1,
                 env={**environment, "RANK": str(rank)},
+                start_new_session=True,  # or a SIGCONT to all of this test's processes wakes it
             )  # fmt: skip
             stack.callback(process.kill)
             ranks.append(process)
