@@ -15,7 +15,7 @@ from types import FrameType
 from typing import IO, TextIO
 
 from dynbatch.kernels.runtime.parallel import num_processors
-from dynbatch.parallel.environment import place_in_run
+from dynbatch.parallel.environment import RUN, place_in_run
 from dynbatch.parallel.guard import ENDING
 from dynbatch.parallel.rendezvous import remove_paths, require_sockets
 from dynbatch.parallel.run_log import ASKED, ENDED, FROZEN, LEFT, REPORT, LogEntry, RunLog
@@ -69,6 +69,7 @@ def environment_of_ranks(
         "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **environment,
         "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        RUN: f"{environment.get(RUN, '')} launch {os.getpid()}".lstrip(),  # a port may come twice
         REPORT: f"{log.descriptor} {os.getpid()}",
     }  # fmt: skip
     every = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]

@@ -16,6 +16,7 @@ import pytest
 
 from dynbatch.commands.main import main
 from dynbatch.parallel import launcher
+from dynbatch.parallel.environment import place_in_run
 from dynbatch.parallel.guard import state_of
 from dynbatch.parallel.launcher import copy_lines, environment_of_ranks
 from dynbatch.parallel.run_log import RunLog
@@ -40,6 +41,7 @@ def test_ranks_get_their_place_and_their_share_of_processors():
     for each in given:
         assert each["WORLD_SIZE"] == each["LOCAL_WORLD_SIZE"] == "2"
         assert each["MASTER_PORT"] == given[0]["MASTER_PORT"] and each["OMP_NUM_THREADS"] == "3"
+        assert place_in_run(each).run == f"launch {os.getpid()}"
 
 
 @pytest.mark.parametrize(
