@@ -23,14 +23,14 @@ PUBLIC = {
         avg_pool2d binary_cross_entropy_with_logits ceil chunk clamp clip concat constant conv1d
         conv2d conv_transpose2d cos cosh cosine_similarity crf cross_entropy ctc_loss cumsum detach
         divide dot dropout equal erf exp expand feature_bias floor gated_delta_rule gather_rows
-        geglu general_attention glu greater greater_equal huber_loss input kl_div kmax_pool l1_loss
-        layer_norm less less_equal linear log log_softmax logsumexp lookup matmul matvec max
-        max_pool max_pool2d maximum mean mean_pool min minimum mse_loss multi_margin_loss multiply
-        negative nll_loss normalize not_equal outer parameter permute pick pointer_loss
-        poisson_nll_loss positions pow reglu relative_bias repeat reshape reverse rms_norm rotary
-        round segment_mean segment_sum semi_crf semi_viterbi sign sin sinh sinusoidal slice softmax
-        sparsemax split sqrt squeeze stack std subtract sum swiglu t5_bias tan topk transpose
-        unsqueeze var vecmat viterbi where windows
+        gaussian_nll_loss geglu general_attention glu greater greater_equal hinge_embedding_loss
+        huber_loss input kl_div kmax_pool l1_loss layer_norm less less_equal linear log log_softmax
+        logsumexp lookup matmul matvec max max_pool max_pool2d maximum mean mean_pool min minimum
+        mse_loss multi_margin_loss multiply negative nll_loss normalize not_equal outer parameter
+        permute pick pointer_loss poisson_nll_loss positions pow reglu relative_bias repeat reshape
+        reverse rms_norm rotary round segment_mean segment_sum semi_crf semi_viterbi sign sin sinh
+        sinusoidal slice soft_margin_loss softmax sparsemax split sqrt squeeze stack std subtract
+        sum swiglu t5_bias tan topk transpose unsqueeze var vecmat viterbi where windows
     """,
     "dynbatch.parallel": """
         Communicator Cost PipelineResult balanced connect pipeline spread sum_gradients

@@ -17,13 +17,20 @@ from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
 from dynbatch.nodes.losses.cross_entropy import cross_entropy
 from dynbatch.nodes.losses.ctc import ctc_loss
-from dynbatch.nodes.losses.distance import huber_loss, l1_loss, multi_margin_loss
+from dynbatch.nodes.losses.distance import (
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    huber_loss,
+    l1_loss,
+    multi_margin_loss,
+)
 from dynbatch.nodes.losses.elementwise import (
     binary_cross_entropy_with_logits,
     kl_div,
     mse_loss,
     nll_loss,
     poisson_nll_loss,
+    soft_margin_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
 from dynbatch.nodes.losses.semi_crf import semi_crf, semi_viterbi
@@ -98,15 +105,16 @@ __all__ = [
     "ceil", "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "conv_transpose2d",
     "cos", "cosh", "cosine_similarity", "crf", "cross_entropy", "ctc_loss", "cumsum", "detach",
     "divide", "dot", "dropout", "equal", "erf", "exp", "expand", "feature_bias", "floor",
-    "gated_delta_rule",
-    "gather_rows", "geglu", "general_attention", "glu", "greater", "greater_equal", "huber_loss",
+    "gated_delta_rule", "gather_rows", "gaussian_nll_loss", "geglu", "general_attention", "glu",
+    "greater", "greater_equal", "hinge_embedding_loss", "huber_loss",
     "input", "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log",
     "log_softmax", "logsumexp", "lookup", "matmul", "matvec", "max", "max_pool", "max_pool2d",
     "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply",
     "negative", "nll_loss", "normalize", "not_equal", "outer", "parameter", "permute", "pick",
     "pointer_loss", "poisson_nll_loss", "positions", "pow", "reglu", "relative_bias", "repeat",
     "reshape", "reverse", "rms_norm", "rotary", "round", "segment_mean", "segment_sum", "semi_crf",
-    "semi_viterbi", "sign", "sin", "sinh", "sinusoidal", "slice", "softmax", "sparsemax", "split",
+    "semi_viterbi", "sign", "sin", "sinh", "sinusoidal", "slice", "soft_margin_loss",
+    "softmax", "sparsemax", "split",
     "sqrt", "squeeze", "stack", "std", "subtract", "sum", "swiglu", "t5_bias", "tan", "topk",
     "transpose", "unsqueeze", "var", "vecmat", "viterbi", "where", "windows",
 ]  # fmt: skip

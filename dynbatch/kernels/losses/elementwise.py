@@ -24,6 +24,7 @@ from dynbatch.kernels.scalar.expressions import (
 )
 from dynbatch.kernels.scalar.pair import Body, Pair
 from dynbatch.kernels.segment import BLOCK, blocks, reduce_made, rows_of, sum_segments
+from dynbatch.kernels.unary.activations import softplus
 from dynbatch.kernels.unary.arithmetic import absolute, exp, log
 
 LOSSES: dict[str, Pair] = {}
@@ -92,6 +93,12 @@ def poisson(x: Expression, t: Expression) -> Expression:
 def poisson_rate(x: Expression, t: Expression) -> Expression:
     """x - t log(x + 1e-8)."""
     return x - t * log(x + LEAST_RATE)
+
+
+@loss()
+def soft_margin(x: Expression, t: Expression) -> Expression:
+    """log(1 + exp(-t x))."""
+    return softplus(-(t * x))
 
 
 @kernel(1, cuda=HOST)

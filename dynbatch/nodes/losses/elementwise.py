@@ -134,6 +134,13 @@ class PoissonRateLoss(ElementwiseLoss):
     pair = kernels.poisson_rate
 
 
+class SoftMargin(ElementwiseLoss):
+    """f = log(1 + exp(-t x)); t is 1 or -1."""
+
+    __slots__ = ()
+    pair = kernels.soft_margin
+
+
 def nll_loss(
     log_probabilities: Node, targets: Any, ignore_index: int = -100, reduction: str = "mean"
 ) -> Node:
@@ -237,6 +244,31 @@ def poisson_nll_loss(x: Node, target: Any, log_input: bool = True, reduction: st
     what = "poisson_nll_loss"
     node_type = PoissonLoss if switch(what, "log_input", log_input) else PoissonRateLoss
     return _pair_loss(what, node_type, x, target, reduction)
+
+
+def soft_margin_loss(x: Node, target: Any, reduction: str = "mean") -> Node:
+    """Logistic loss of two classes, 1 and -1, as `torch.nn.functional.soft_margin_loss`.
+
+    Each element gives log(1 + exp(-t x)), which neither overflows nor loses a small loss.
+
+    Args:
+        x:         scores, of any shape.
+        target:    1 or -1 for each; a node or an array of that shape.
+        reduction: "mean" over all elements (0 if there are none), or "sum".
+
+    Raises:
+        ShapeError: the shapes differ.
+        DtypeError: the target is not numeric.
+        ValueError: unknown reduction.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     round(F.soft_margin_loss(F.input(graph, [1.0, -1.0]), [1, 1]).item(), 4)
+        0.8133
+    """
+    return _pair_loss("soft_margin_loss", SoftMargin, x, target, reduction)
 
 
 def _pair_loss(

@@ -195,6 +195,9 @@ def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:
     if reduction not in known:
         raise ArgumentError.at_caller(
             f"{what}: reduction {reduction!r}.\n  rule: one of {', '.join(known)}\n"
-            "  fix:  a sentence's loss is a scalar, so there is no 'none'; cross_entropy weighs\n"
-            "        each token by targets (T, V) of probabilities, a row times the token's weight"
+            "  fix:  a sentence's loss is a scalar, and graph.values(losses) has one for each, so "
+            "there is no 'none';\n"
+            "        of each token it is F.logsumexp(x, -1) - F.sum(F.where(np.eye(V)[ids], x, 0), "
+            "-1) for scores x;\n        cross_entropy weighs each token by targets (T, V) of "
+            "probabilities, a row times the token's weight"
         )

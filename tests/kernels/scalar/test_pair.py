@@ -55,6 +55,8 @@ def test_values_and_both_derivatives_are_good_to_the_last_places(pair, dtype, st
     allowed = ACCURACY.get(pair.name, 3)
     held = np.maximum(np.abs(a), np.abs(b)) < LARGEST.get(pair.name, np.inf)
     held &= (pair is not binary.raise_to) | (a == 0) | (np.abs(a) >= 1e-3)
+    # Where t is no sign, t x is rounded, which is worth |t x| last places of exp(-t x).
+    held &= (pair is not losses.soft_margin) | (np.abs(b) == 1) | (a * b < 3)
     a, b = a[held], b[held]
     dy, known = np.ones_like(a), [ONES | xs for xs in values(pair, a.tolist(), b.tolist())]
     runs = [(pair.value(), lambda out: binary.combine(pair, a, b, out))]

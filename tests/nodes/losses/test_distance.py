@@ -76,6 +76,65 @@ def test_the_hinge_batches_differentiates_and_equals_torch(how, margin):
     assert_equals_torch(lambda x: build(None, x), reference, [(3, 4), (1, 4), (9, 4), (4,)])
 
 
+@pytest.mark.parametrize("how", ["mean", "sum"])
+@pytest.mark.parametrize("margin", [1.0, 0.3])
+def test_the_hinge_of_pairs_batches_differentiates_and_equals_torch(how, margin):
+    def targets(x):
+        return np.where(np.arange(x.size).reshape(x.shape) % 3, 1, -1)
+
+    def build(graph, x):
+        return F.hinge_embedding_loss(x, targets(np.empty(x.shape)), margin, how)
+
+    check_batching(build, shapes=[[shape] for shape in SHAPES])
+    check_gradient(build, shapes=[(3, 4)])
+    torch = import_torch()
+    assert_equals_torch(
+        lambda x: build(None, x),
+        lambda x: torch.nn.functional.hinge_embedding_loss(
+            x, torch.tensor(targets(x.detach().numpy())), margin=margin, reduction=how
+        ),
+        [(3, 4), (1, 4), (5,)],
+    )
+
+
+def test_a_soft_margin_is_torchs():
+    torch = import_torch()
+    signs = np.array([[1.0, -1.0, 1.0, -1.0]] * 3, np.float32)
+    for how in ("mean", "sum"):
+        assert_equals_torch(
+            lambda x, how=how: F.soft_margin_loss(x, signs, how),
+            lambda x, how=how: torch.nn.functional.soft_margin_loss(
+                x, torch.tensor(signs), reduction=how
+            ),
+            [(3, 4)],
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"full": True, "reduction": "sum", "eps": 0.5}])
+@pytest.mark.parametrize("of_var", [(3, 4), (3, 1), (3,)])
+def test_the_normal_distribution_batches_differentiates_and_equals_torch(options, of_var):
+    def build(graph, x, t, v):
+        return F.gaussian_nll_loss(x, t, v * v + 0.1, **options)
+
+    counts = (3, 1, 9) if len(of_var) == 1 else (3, 0, 1, 9)
+    check_batching(build, shapes=[[(n, 4), (n, 4), (n, *of_var[1:])] for n in counts])
+    check_gradient(build, shapes=[(3, 4), (3, 4), of_var]) if not options else None
+    torch = import_torch()
+    assert_equals_torch(
+        lambda x, t, v: build(None, x, t, v),
+        lambda x, t, v: torch.nn.functional.gaussian_nll_loss(x, t, v * v + 0.1, **options),
+        [[(3, 4), (3, 4), of_var]],
+    )
+
+
+def test_one_variance_may_be_for_all():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 3.0])
+        assert F.gaussian_nll_loss(x, [0.0, 1.0], 2.0, reduction="sum").item() == pytest.approx(
+            np.log(2) + 5 / 4
+        )
+
+
 def test_one_prediction_has_one_class():
     with db.Graph() as graph:
         x = F.input(graph, [0.0, 2.0, 1.5, 3.0])
@@ -102,6 +161,14 @@ def test_what_does_not_fit_is_refused():
             F.huber_loss(x, x, delta=0)
         with pytest.raises(ArgumentError, match="margin is -1"):
             F.multi_margin_loss(x, [0], margin=-1)
+        with pytest.raises(ArgumentError, match=r"a target is 0(.|\n)*np.where\(is_pair, 1, -1\)"):
+            F.hinge_embedding_loss(x, [[1, 0]])
+        with pytest.raises(ShapeError, match=r"shapes \(1, 2\) and \(1,\) differ"):
+            F.hinge_embedding_loss(x, [1])
+        with pytest.raises(ArgumentError, match="eps is 0"):
+            F.gaussian_nll_loss(x, x, 1.0, eps=0)
+        with pytest.raises(ShapeError, match="cannot be repeated"):
+            F.gaussian_nll_loss(x, x, np.ones(3))
         with pytest.raises(VocabularyError):
             F.multi_margin_loss(x, [2])
         with pytest.raises(ShapeError, match="2 targets"):
