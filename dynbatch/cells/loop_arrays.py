@@ -4,36 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array, Device
+from dynbatch.cells.cuda.linear_maps import wide_rooms
 from dynbatch.cells.linear_maps import packed_weights, weight_rooms
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.kernels.runtime.tasks import Tasks
+from dynbatch.nodes.batch import Batch
 
 OF_STEPS = "temporary"
 
 
+def loop_of(cell: CompiledLoop, device: Device) -> CompiledLoop | Loop:
+    """The loop as a device runs it."""
+    return cell.on_device.loop if device.is_cuda else cell
+
+
+def left_rooms(
+    cell: CompiledLoop, device: Device, rows: int, states: Rooms | None = None
+) -> Rooms:  # fmt: skip
+    """The values that forward leaves for backward, and on a GPU the weights that it gathered.
+
+    Args:
+        states: what it leaves instead of all values.
+    """
+    loop = loop_of(cell, device)
+    rooms = {b.name: (rows, b.width) for b in loop.storage.packed} if states is None else states
+    return rooms | (wide_rooms(loop) if isinstance(loop, Loop) else {})
+
+
 def loop_rooms(
-    cell: CompiledLoop, loop: CompiledLoop | Loop, rows: int, running: int, dtype: DType,
-    keeps: bool, backward: bool, recomputes: bool = False, elsewhere: Collection[str] = (),
+    cell: CompiledLoop, batch: Batch, rows: int, running: int, backward: bool,
+    elsewhere: Collection[str] = (),
 ) -> Rooms:  # fmt: skip
     """The arrays of a loop in one pass; on a GPU without weights, which forward leaves.
 
     Args:
-        loop: whose storage they are: `cell`, or its loop on a GPU.
         rows, running: rows of all shards, of a scan those of its largest chunk; and of all shards'
             largest steps.
-        keeps: whether what forward makes for backward has memory of its own.
-        backward, recomputes: which pass it is, and whether backward runs forward again.
         elsewhere: names of arrays that lie elsewhere.
     """
     rooms: Rooms = {}
+    loop, recomputes = loop_of(cell, batch.device), batch.recompute > 0
     for way in _ways(backward, recomputes) if loop is cell else ():
-        rooms |= weight_rooms(cell, way, not (backward or recomputes), dtype)
-    of_backward = [*cell.backward_rows, *loop.gradients.packed] if backward else ()
-    wide = [*cell.stream_rows, *of_backward, *(() if keeps else loop.storage.packed)]
+        rooms |= weight_rooms(cell, way, not (backward or recomputes), batch.dtype)
+    wide = [*cell.stream_rows, *([*cell.backward_rows, *loop.gradients.packed] * backward)]
+    if recomputes or not (batch.keeps or backward):
+        wide += loop.storage.packed
     rooms |= {b.name: (rows, b.width) for b in wide if b.name not in elsewhere}
     temporary = _temporary(loop, backward, recomputes)
     if loop is cell:  # the passes of a step follow one another
@@ -64,7 +83,7 @@ class LoopArrays:
         tasks:   where packing of weights is written down.
         saved:   what forward makes for backward, (N, width) by name; None if it has no rows that
             are kept from one pass to the other.
-        backward, recomputes: see `loop_rooms`.
+        backward, recomputes: which pass it is, and whether backward runs forward again.
     """
 
     def __init__(

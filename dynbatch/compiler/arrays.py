@@ -41,10 +41,6 @@ class Scratch:
     def take_all(self, rooms: Rooms) -> Arrays:
         return {name: self.take(*room) for name, room in rooms.items()}
 
-    def rest(self) -> Scratch:
-        """The arrays that are left, to be handed out anew by each of several users in turn."""
-        return Scratch(self._array[self._used :])
-
 
 def elements_of(rooms: Rooms) -> int:
     """Elements of scratch that arrays take."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.cells.calls.region import CallRegion, PackedRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
-from dynbatch.cells.loop_arrays import LoopArrays, loop_rooms
+from dynbatch.cells.loop_arrays import LoopArrays, left_rooms, loop_rooms
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS
@@ -22,6 +22,8 @@ from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
+
+T = TypeVar("T")
 
 
 class GroupRun:
@@ -46,6 +48,22 @@ class GroupRun:
         self._most = region.most(number)
         self._batch = batch
         self.arrays: Arrays = {}
+
+    def _take(self, scratch: Scratch, backward: bool) -> tuple[Arrays, Arrays]:
+        """The arrays of a pass, and those that forward leaves for backward."""
+        batch, saved = self._batch, self._batch.saved
+        arrays = scratch.take_all(rooms_of(self._region, self._number, batch, backward))
+        names = left_rooms(self.cell, batch.device, 0)
+        return arrays, {
+            name: arrays[name] if name in arrays else saved[f"{self._number}:{name}"]
+            for name in names
+        }
+
+    def _memories(self, xs: Sequence[T]) -> list[T]:
+        return [xs[source] for source in self.group.memories]
+
+    def _chosen(self) -> Mapping[int, Array]:
+        return self._region.chosen_memories(self._number) if self.group.memories else {}
 
     def export(self, leaf: int) -> Array:
         """(count, ·) value number `leaf` of the calls."""
@@ -87,6 +105,21 @@ class GroupRun:
         return self.results, {k: self.arrays[f"dX{k}"] for k in self.cell.reached if k < num_given}
 
 
+def saved_of(region: CallRegion, number: int, batch: Batch) -> Rooms:
+    """The arrays that forward of a group leaves for backward."""
+    group = region.groups[number]
+    return left_rooms(group.cell, batch.device, group.calls)
+
+
+def rooms_of(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
+    """The arrays of a pass of a group; rows in the order of the calls are not among them."""
+    group, most = region.groups[number], region.most(number)
+    views = {} if batch.device.is_cuda else group.views
+    elsewhere = [*[f"X{k}" for k in views], "dY"]
+    rooms = loop_rooms(group.cell, batch, group.calls, most, backward, elsewhere)
+    return rooms if batch.keeps or backward else rooms | saved_of(region, number, batch)
+
+
 class HostGroupRun(GroupRun):
     """The loop of one group on the CPU.
 
@@ -110,28 +143,11 @@ class HostGroupRun(GroupRun):
         self._returns: list[BoundTable] = []
         self._generic: dict[str, GenericStep] = {}
 
-    @staticmethod
-    def saved(region: CallRegion, number: int) -> Rooms:
-        """The values that forward leaves."""
-        group = region.groups[number]
-        return {b.name: (group.calls, b.width) for b in group.cell.storage.packed}
-
-    @staticmethod
-    def rooms(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
-        """The arrays of a pass; rows in the order of the calls are not among them."""
-        group, keeps = region.groups[number], batch.keeps or backward
-        elsewhere = [*[f"X{k}" for k in group.views], "dY"]
-        return loop_rooms(
-            group.cell, group.cell, group.calls, region.most(number), batch.dtype, keeps, backward,
-            elsewhere=elsewhere,
-        )  # fmt: skip
-
     def begin(self, scratch: Scratch, work: Tasks, y: Array, xs: Sequence[Ragged]) -> None:
-        memories = [xs[source] for source in self.group.memories]
-        chosen = self._region.chosen_memories(self._number) if memories else {}
+        memories, chosen, batch = self._memories(xs), self._chosen(), self._batch
         for number, op in self.cell.generic.items():
             self._generic[f"G{number}"] = GenericStep(
-                op, memories, self._most, self._batch.dtype, self._batch.keeps, chosen=chosen
+                op, memories, self._most, batch.dtype, batch.keeps, chosen=chosen
             )
         self._take_arrays(scratch, work, xs, backward=False)
         self.arrays[OUTPUTS] = self.group.results.of(y)
@@ -143,10 +159,11 @@ class HostGroupRun(GroupRun):
     ) -> None:  # fmt: skip
         """Set the arrays of backward, and where generic operators' gradients go."""
         self.results, self._sink = self.group.results.of(dy), ShardGradients()
-        memories, gradients = [xs[source] for source in self.group.memories], []
-        for memory, source in zip(memories, self.group.memories, strict=True):
-            dx = dxs[source]
-            gradients.append(memory.like(np.zeros_like(memory.values)) if dx is None else dx)
+        memories = self._memories(xs)
+        gradients = [
+            memory.like(np.zeros_like(memory.values)) if dx is None else dx
+            for memory, dx in zip(memories, self._memories(dxs), strict=True)
+        ]
         for step in self._generic.values():
             step.give_gradients_to(self._sink)
             step.memories, step.memory_gradients = memories, gradients
@@ -165,13 +182,9 @@ class HostGroupRun(GroupRun):
     def _take_arrays(
         self, scratch: Scratch, tasks: Tasks, xs: Sequence[Ragged], backward: bool
     ) -> None:
-        saved = None
-        if self._batch.keeps or backward:
-            names = [b.name for b in self.cell.storage.packed]
-            saved = {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
         rows, count = slice(0, self.group.calls), self.group.calls
-        taken = scratch.take_all(self.rooms(self._region, self._number, self._batch, backward))
-        arrays = LoopArrays(self.cell, taken, [self._most], tasks, saved, backward)
+        taken, kept = self._take(scratch, backward)
+        arrays = LoopArrays(self.cell, taken, [self._most], tasks, kept, backward)
         self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
         self.arrays |= {f"X{k}": self._view(k, xs) for k in self.group.views}
         self.arrays |= self._generic | {"given": False, ORDER: np.arange(count)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
+from dynbatch.cells.calls.group_run import rooms_of, saved_of
 from dynbatch.cells.calls.region import CallGroup, CallRegion
 from dynbatch.cells.calls.region_run import HostRegionRun
 from dynbatch.cells.calls.table import CallRun, ValueHandle
@@ -104,9 +105,9 @@ class RegionNode(Operation):
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         """The values that forward leaves for backward."""
-        region, saved = batch.first.region, _runner(batch).group_run.saved
+        region = batch.first.region
         groups = range(len(region.groups))
-        return {f"{k}:{x}": room for k in groups for x, room in saved(region, k).items()}
+        return {f"{k}:{x}": room for k in groups for x, room in saved_of(region, k, batch).items()}
 
     @classmethod
     def narrow_saved(cls, batch: Batch) -> Collection[str]:
@@ -162,9 +163,8 @@ class RegionNode(Operation):
     def _elements(batch: Batch, backward: bool) -> int:
         """Scratch elements of one pass, over all groups."""
         region = batch.first.region
-        rooms = _runner(batch).group_run.rooms
         groups = range(len(region.groups))
-        return sum([elements_of(rooms(region, k, batch, backward)) for k in groups])
+        return sum([elements_of(rooms_of(region, k, batch, backward)) for k in groups])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Written:

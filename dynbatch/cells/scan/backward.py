@@ -11,7 +11,14 @@ from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
 from dynbatch.cells.scan.prefix import Shard
-from dynbatch.cells.scan.run import ScanRun, States, sorted_inputs, take_rows, take_streams
+from dynbatch.cells.scan.run import (
+    ScanRun,
+    memories_of,
+    of_shard,
+    sorted_inputs,
+    take_rows,
+    take_streams,
+)
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
@@ -44,12 +51,10 @@ class ScanBackward:
         self._reads_16_bits = any([array.dtype == np.uint16 for array in kept])
         if self._reads_16_bits:
             self._native = run.cell.in_c.functions(batch.dtype, in_16_bits=True)
-        self._initial = run.initial_states(rooms)
-        self._carried = run.by_shard(batch.port_gradients, rooms, "C")  # from step to step
-        self._memories: list[list[Ragged]] = []
-        self._sums: list[list[Ragged | None]] = []
-        if run.cell.generic:
-            self._bind_memories(rooms)
+        self._initial = run.in_order(run.inits, rooms, "I")
+        self._carried = run.in_order(batch.port_gradients, rooms, "C")  # from step to step
+        self._memories = run.sorted_memories(rooms) if run.cell.generic else []
+        self._bind_memories()
 
     def run(self) -> Tasks:
         """Write down all chunks, then the gradients that span them."""
@@ -82,23 +87,17 @@ class ScanBackward:
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _bind_memories(self, rooms: Arrays) -> None:
-        """Memories in the order of each shard's sentences, and zeros for their gradients.
+    def _bind_memories(self) -> None:
+        """Have operators add to the memories' gradients where these belong.
 
-        Gradients are summed where they belong, but in that order; see `_sort_memories`.
+        But the sums are in the order of the shards' sentences; see `_sort_memories`.
         """
-        run = self._run
-        first = [0] * len(run.memories)
-        for generic, memories in zip(run.generic, run.sorted_memories(rooms), strict=True):
-            sums: list[Ragged | None] = []
-            for k, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
-                rows = slice(first[k], first[k] + len(memory.values))
-                sums.append(None if dx is None else memory.like(dx.values[rows]))
-                first[k] = rows.stop
+        pairs = zip(self._memories, self._of_memories, strict=False)
+        sums = [None if dx is None else memory.like(dx.values) for memory, dx in pairs]
+        for shard, generic in zip(self._run.shards, self._run.generic, strict=True):
             for step in generic.values():
-                step.memories, step.memory_gradients = memories, sums
-            self._memories.append(memories)
-            self._sums.append(sums)
+                step.memories = memories_of(self._memories, shard)
+                step.memory_gradients = memories_of(sums, shard)
 
     # Chunks -------------------------------------------------------------------------------------
 
@@ -107,10 +106,11 @@ class ScanBackward:
         wide = self._arrays.of_all(sum([shard.rows for shard in chunk]))
         outside = {OUTPUT_GRADIENTS: self._dy.values}
         shards = run.of_shards(self._arrays, wide, chunk, self._states_before(chunk), outside)
-        for (_, of_shard), carried in zip(shards, self._carried, strict=True):
-            of_shard.update({f"C{k}": rows for k, rows in enumerate(carried)})
+        for shard, arrays in shards:
+            carried = of_shard(self._carried, shard)
+            arrays.update({f"C{k}": rows for k, rows in enumerate(carried)})
             if self._reads_16_bits and chunk[0].first:
-                of_shard["given"] = IN_16_BITS
+                arrays["given"] = IN_16_BITS
         is_first = chunk is self._chunks[-1]
         self._tasks.then(
             *[self._backward_tasks(k, *each, is_first) for k, each in enumerate(shards)]
@@ -133,18 +133,17 @@ class ScanBackward:
             if self._run.recomputes:
                 step.forget()
 
-    def _states_before(self, chunk: list[Shard]) -> States:
-        if not chunk[0].first:
-            return self._initial
+    def _states_before(self, chunk: list[Shard]) -> list[list[Array]]:
         return [
-            [self._part_before(k, shard, rows) for k, rows in enumerate(initial)]
-            for shard, initial in zip(chunk, self._initial, strict=True)
+            [self._part_before(k, shard) if shard.first else rows for k, rows in enumerate(initial)]
+            for shard in chunk
+            for initial in [of_shard(self._initial, shard)]
         ]
 
-    def _part_before(self, part: int, shard: Shard, initial: Array) -> Array:
+    def _part_before(self, part: int, shard: Shard) -> Array:
         columns = self._run.cell.following[part]
         if columns is None:
-            return initial
+            return self._initial[part][shard.states]
         if self._run.recomputes:
             return self._batch.saved[f"S{part}"][shard.found]
         return columns_of(self._arrays.kept, columns)[shard.before]
@@ -190,12 +189,9 @@ class ScanBackward:
     def _sort_memories(self) -> None:
         """Bring the memories' gradients in sentence order, using the memories as scratch."""
         run = self._run
-        for memories, sums in zip(self._memories, self._sums, strict=True):
-            for memory, gradient in zip(memories, sums, strict=True):
-                if gradient is not None:
-                    memory.values[...] = gradient.values
-        for shard, memories in zip(run.shards, self._memories, strict=False):
-            for k, (dx, memory) in enumerate(zip(self._of_memories, memories, strict=True)):
-                if dx is not None:
-                    index, _ = memory_rows(run.memories[k], shard.sentences)
-                    dx.values[index] = memory.values
+        for k, memory in enumerate(self._memories):
+            dx = self._of_memories[k]
+            if dx is not None:
+                memory.values[...] = dx.values
+                index, _ = memory_rows(run.memories[k], run.sentences)
+                dx.values[index] = memory.values

@@ -21,9 +21,9 @@ from dynbatch.cells.linear_maps import (
 )
 from dynbatch.cells.scan.run import (
     ScanRun,
-    States,
     lengths_of,
     most_threads,
+    of_shard,
     sorted_inputs,
     states_left,
     take_streams,
@@ -72,7 +72,7 @@ class SentenceRun(ScanRun):
 
     def forward(self, y: Ragged) -> Tasks:
         tasks, rooms = Tasks(), self.take(backward=False)
-        states, rows = self.initial_states(rooms), _rows_in_turn(self.batch, False)
+        states, rows = self.in_order(self.inits, rooms, "I"), _rows_in_turn(self.batch, False)
         chunk = self.batch.recompute if self.batch.keeps else 0
         parts, first = [], 0
         for number, shard in enumerate(self.shards):
@@ -90,8 +90,8 @@ class SentenceRun(ScanRun):
         self.read_again()
         tasks, rooms, cell = Tasks(), self.take(backward=True), self.cell
         of_streams, of_inits, _ = sorted_inputs(batch, dxs)
-        states = self.initial_states(rooms)
-        carried = self.by_shard(batch.port_gradients, rooms, "C")
+        states = self.in_order(self.inits, rooms, "I")
+        carried = self.in_order(batch.port_gradients, rooms, "C")
         wanted = self.wanted(of_streams)
         chunk, rows = batch.recompute, _rows_in_turn(batch, True)
         nowhere = {f"dX{k}": rooms[f"dX{k}"] for k in cell.backward_program.of_streams}
@@ -99,7 +99,7 @@ class SentenceRun(ScanRun):
         first = 0
         for number, shard in enumerate(self.shards):
             arrays, turn = self._of_shard(number, rooms, states, rows), number % self.at_once
-            arrays |= {f"C{k}": rows for k, rows in enumerate(carried[number])}
+            arrays |= {f"C{k}": rows for k, rows in enumerate(of_shard(carried, shard))}
             arrays |= {"dY": rooms["dY"][turn:], OUTPUT_GRADIENTS: dy.values}
             for name, each in nowhere.items():
                 arrays[name] = np.broadcast_to(each[turn], (len(dy.values), each.shape[1]))
@@ -128,13 +128,14 @@ class SentenceRun(ScanRun):
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _of_shard(self, number: int, rooms: Arrays, states: States, rows: int) -> Arrays:
+    def _of_shard(self, number: int, rooms: Arrays, states: list[Array], rows: int) -> Arrays:
         """Everything that generated code reads of a shard, by name.
 
         Args:
             rows: that its steps take turns with; 0 where each has its own, which are kept.
         """
-        cell, span, turn = self.cell, self.shards[number].span, number % self.at_once
+        cell, shard, turn = self.cell, self.shards[number], number % self.at_once
+        span = shard.span
         saved = {} if rows else {name: array[span] for name, array in self.batch.saved.items()}
         arrays: Arrays = packed_weights(cell, 0, rooms, Tasks()) | self.batch.saved | saved
         in_turn = {b.name for b in cell.storage.packed if not cell.storage.is_ahead(b)}
@@ -144,9 +145,9 @@ class SentenceRun(ScanRun):
                 arrays[name] = room[turn * rows : (turn + 1) * rows]
             elif name not in arrays:
                 arrays[name] = room[turn:] if name in of_steps else room[span]
-        arrays |= {f"I{k}": part for k, part in enumerate(states[number])}
+        arrays |= {f"I{k}": part for k, part in enumerate(of_shard(states, shard))}
         arrays |= {rows_of_stream(k): x.values for k, x in enumerate(self.streams)}
-        return arrays | {ORDER: self.shards[number].order}
+        return arrays | {ORDER: shard.order}
 
     def _ahead(self, arrays: Arrays, makes_maps: bool) -> list[Task]:
         """Tasks that bring streams into the loop's order, and multiply them."""

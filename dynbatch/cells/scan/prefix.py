@@ -46,6 +46,7 @@ class Shard(NamedTuple):
     place:     its rows in the layout; `before`, those of the step before the first, of the
                sentences that run on.
     found:     its rows among the states that all chunks but the first begin from.
+    states:    its rows where sentences have one each, shard after shard: parts of the state.
     """
 
     sentences: Array
@@ -55,6 +56,7 @@ class Shard(NamedTuple):
     steps: list[Step]
     first: int
     place: slice
+    states: slice
     before: slice = NO_ROWS
     found: slice = NO_ROWS
 
@@ -104,12 +106,15 @@ def prefix_layout(lengths: Array, offsets: Array, reverse: bool, count: int) -> 
     shards: list[Shard] = []
     for number in range(count):
         sentences = by_length[number::count]
-        start = shards[-1].span.stop if shards else 0
-        shards.append(_shard(sentences, lengths[sentences], offsets, reverse, start))
+        start, first = (shards[-1].span.stop, shards[-1].states.stop) if shards else (0, 0)
+        states = slice(first, first + sentences.size)
+        shards.append(_shard(sentences, lengths[sentences], offsets, reverse, start, states))
     return shards
 
 
-def _shard(sentences: Array, lengths: Array, offsets: Array, reverse: bool, start: int) -> Shard:
+def _shard(
+    sentences: Array, lengths: Array, offsets: Array, reverse: bool, start: int, states: slice
+) -> Shard:
     times = np.arange(int(lengths[0]) if lengths.size else 0)
     running = np.searchsorted(-lengths, -times, side="left")  # sentences longer than t
     starts = np.concatenate(([0], np.cumsum(running)))
@@ -120,7 +125,7 @@ def _shard(sentences: Array, lengths: Array, offsets: Array, reverse: bool, star
     firsts = [-1, *starts.tolist()]
     steps = [(firsts[t + 1], firsts[t + 2], n, firsts[t]) for t, n in enumerate(running.tolist())]
     span = slice(start, start + order.size)
-    return Shard(sentences, lengths, order, start, steps, 0, span)
+    return Shard(sentences, lengths, order, start, steps, 0, span, states)
 
 
 class Extent(NamedTuple):

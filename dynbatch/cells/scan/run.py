@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.loop_arrays import LoopArrays, loop_rooms
-from dynbatch.cells.scan.prefix import Extent, Shard, cut, extents, of_pass, prefix_layout
+from dynbatch.cells.loop_arrays import LoopArrays, left_rooms, loop_rooms
+from dynbatch.cells.scan.prefix import Extent, Shard, cut, of_pass, prefix_layout
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of, memory_rows
-from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
 from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledCell
@@ -31,15 +30,12 @@ T = TypeVar("T")
 Sorted = tuple[Sequence[T], Sequence[T | None], Sequence[T]]
 """What a scan has of its streams, of the parts of its first state, and of its memories."""
 
-States = list[list[Array]]
-"""Of each shard the parts of the state before its first step, or of their gradients."""
-
 
 class ScanBatch:
     """One batch of scans on any device.
 
     Attributes:
-        shards: the prefix layout.
+        shards: the prefix layout; `sentences`, in its order, those of all.
         given:  which parts of the initial state are inputs.
         streams, inits, memories: packed inputs.
     """
@@ -52,11 +48,42 @@ class ScanBatch:
         lengths = np.asarray(y.lengths, np.int64)
         count = self.threads(lengths.size)
         self.shards = prefix_layout(lengths, y.offsets, node.reverse, count)
+        self.sentences = np.concatenate([shard.sentences for shard in self.shards])
         self.streams, self.inits, self.memories = sorted_inputs(batch, xs)
 
     def threads(self, sentences: int) -> int:
         """The number of shards."""
         return 1
+
+    @staticmethod
+    def saved(batch: Batch) -> Rooms:
+        """The values that forward leaves; on a GPU also what it gathered: weights and memories."""
+        first, *others = chunks_of(batch, leaves_all=True)
+        count = sum([extent.running for extent in others])
+        states = states_left(batch, count) if batch.recompute else None
+        left = left_rooms(batch.first.cell, batch.device, first.rows, states)
+        return left | (memory_rooms(batch, "M") if batch.device.is_cuda else {})
+
+    @staticmethod
+    def rooms(batch: Batch, backward: bool) -> Rooms:
+        """The arrays of a pass: those of its loop, for its largest chunk, parts of the state and in
+        backward of their gradients, and sorted memories.
+        """
+        cell, on_device, count = batch.first.cell, batch.device.is_cuda, len(batch.nodes)
+        chunks = chunks_of(batch, on_device or (batch.keeps and not backward))
+        rows = max([extent.rows for extent in chunks])
+        rooms = loop_rooms(cell, batch, rows, count, backward)
+        for k, state in enumerate(cell.program.states):
+            carried = cell.on_device.loop.carried[k] if on_device else (f"C{k}",)
+            for name in (f"I{k}", *(carried if backward else ())):
+                rooms[name] = count, state.width
+        if not on_device:
+            return rooms | memory_rooms(batch, "M")
+        if not backward:
+            return rooms if batch.keeps else rooms | ScanBatch.saved(batch)
+        streams = cell.program.streams
+        rooms |= {f"dX{k}": (rows, streams[k].width) for k in cell.reached}
+        return rooms | memory_rooms(batch, "dM")
 
     def read_again(self) -> None:
         """Take the inputs as they are packed for backward."""
@@ -98,13 +125,15 @@ class ScanRun(ScanBatch):
         rooms, tasks = self.take(backward=False), Tasks()
         chunks = self.chunks(self.batch.keeps)
         arrays = self.arrays(rooms, tasks, backward=False)
-        states = self.initial_states(rooms)
+        states = self.in_order(self.inits, rooms, "I")
         self._make_generic(rooms)
         for chunk, following in zip(chunks, [*chunks[1:], []], strict=True):
             wide = arrays.of_all(sum([shard.rows for shard in chunk]))
-            owns = self.of_shards(arrays, wide, chunk, states, {OUTPUTS: y.values})
+            parts = [of_shard(states, shard) for shard in chunk]
+            owns = self.of_shards(arrays, wide, chunk, parts, {OUTPUTS: y.values})
             is_first = chunk is chunks[0]
             tasks.then(*[self.forward_tasks(k, *each, is_first) for k, each in enumerate(owns)])
+            # Which holds the biases as well: until then C reads them by their addresses.
             leave = partial(self._leave_states, owns, states, following)
             if following:
                 tasks.then([leave])
@@ -116,7 +145,7 @@ class ScanRun(ScanBatch):
 
     def chunks(self, leaves_all: bool) -> list[list[Shard]]:
         """The shards, cut into the chunks of a pass: see `of_pass`."""
-        return cut(self.shards, of_pass(lengths_of(self.batch), self.batch.recompute, leaves_all))
+        return cut(self.shards, chunks_of(self.batch, leaves_all))
 
     def forward_tasks(
         self, number: int, shard: Shard, arrays: Arrays, is_first: bool
@@ -172,14 +201,14 @@ class ScanRun(ScanBatch):
         return LoopArrays(self.cell, rooms, running, tasks, saved, backward, self.recomputes)
 
     def of_shards(
-        self, arrays: LoopArrays, wide: Arrays, chunk: list[Shard], states: States,
-        outside: Arrays,
+        self, arrays: LoopArrays, wide: Arrays, chunk: list[Shard],
+        states: Sequence[Sequence[Array]], outside: Arrays,
     ) -> list[tuple[Shard, Arrays]]:  # fmt: skip
         """Everything that generated code reads, for each shard of a chunk.
 
         Args:
             wide:    the rows of the chunk.
-            states:  before it.
+            states:  of each shard the parts of the state before it.
             outside: rows in sentence order, by the names that the loop in C has for them.
         """
         streams = {rows_of_stream(k): x.values for k, x in enumerate(self.streams)}
@@ -193,40 +222,24 @@ class ScanRun(ScanBatch):
             )
         return shards
 
-    def initial_states(self, rooms: Arrays) -> States:
-        return self.by_shard(self.inits, rooms, "I")
-
-    def by_shard(self, parts: Sequence[Ragged | None], rooms: Arrays, letter: str) -> States:
-        """Rows for the parts of a state, in each shard's order of sentences; zeros for None."""
-        states: States = []
-        first = 0
-        for shard in self.shards:
-            rows = slice(first, first + shard.sentences.size)
-            first = rows.stop
-            states.append(
-                [
-                    self._sorted(part, shard, rooms[f"{letter}{k}"][rows])
-                    for k, part in enumerate(parts)
-                ]
-            )
+    def in_order(self, parts: Sequence[Ragged | None], rooms: Arrays, letter: str) -> list[Array]:
+        """Rows for the parts of a state, in the order of the shards; zeros for None."""
+        states = [rooms[f"{letter}{k}"] for k in range(len(parts))]
+        for part, rows in zip(parts, states, strict=True):
+            if part is None:
+                rows[...] = 0
+            else:
+                take_rows(part.values, self.sentences, rows)
         return states
 
-    def _sorted(self, part: Ragged | None, shard: Shard, rows: Array) -> Array:
-        if part is None:
-            rows[...] = 0
-        else:
-            take_rows(part.values, shard.sentences, rows)
-        return rows
-
-    def put(self, states: States, parts: Sequence[Ragged | None]) -> None:
+    def put(self, states: Sequence[Array], parts: Sequence[Ragged | None]) -> None:
         """Bring states, or their gradients, to the order of sentences."""
-        for shard, of_shard in zip(self.shards, states, strict=True):
-            for part, rows in zip(parts, of_shard, strict=True):
-                if part is not None:
-                    part.values[shard.sentences] = rows
+        for part, rows in zip(parts, states, strict=True):
+            if part is not None:
+                part.values[self.sentences] = rows
 
     def _leave_states(
-        self, owns: list[tuple[Shard, Arrays]], states: States, following: list[Shard]
+        self, owns: list[tuple[Shard, Arrays]], states: list[Array], following: list[Shard]
     ) -> None:
         """Bring the states up to date after a chunk, and keep them if backward begins from them."""
         for number, (shard, of_shard) in enumerate(owns):
@@ -234,8 +247,8 @@ class ScanRun(ScanBatch):
             for k, columns in enumerate(self.cell.following):
                 if columns is None:
                     continue
-                rows = states[number][k]
-                take_rows(columns_of(of_shard, columns), last, rows[: last.size])
+                rows = states[k][shard.states][: last.size]
+                take_rows(columns_of(of_shard, columns), last, rows)
                 if following and self.batch.keeps:
                     next_rows = following[number].found
                     self.batch.saved[f"S{k}"][next_rows] = rows[: following[number].running]
@@ -251,33 +264,19 @@ class ScanRun(ScanBatch):
 
     def _make_generic(self, rooms: Arrays) -> None:
         keeps, dtype = self.batch.keeps and not self.recomputes, self.batch.dtype
-        if not self.cell.generic:
-            return
-        for shard, generic, memories in zip(
-            self.shards, self.generic, self.sorted_memories(rooms), strict=True
-        ):
+        memories = self.sorted_memories(rooms) if self.cell.generic else []
+        for shard, generic in zip(self.shards, self.generic, strict=True):
+            read = memories_of(memories, shard)
             for number, op in self.cell.generic.items():
-                step = GenericStep(op, memories, shard.sentences.size, dtype, keeps)
+                step = GenericStep(op, read, shard.sentences.size, dtype, keeps)
                 generic[f"G{number}"] = step
 
-    def sorted_memories(self, rooms: Arrays) -> Iterator[list[Ragged]]:
-        """The memories' rows in each shard's order of sentences: where they lie, or as copies."""
-        begins = [0] * len(self.memories)
-        for shard in self.shards:
-            memories, sentences = [], shard.sentences
-            lies_so = bool(sentences.size and (np.diff(sentences) == 1).all())
-            for k, memory in enumerate(self.memories):
-                if lies_so and not self.batch.keeps:
-                    first, last = int(sentences[0]), int(sentences[-1]) + 1
-                    start, end = memory.offsets[first], memory.offsets[last]
-                    memories.append(Ragged(memory.values[start:end], memory.lengths[first:last]))
-                    continue
-                index, lengths = memory_rows(memory, sentences)
-                rows = rooms[f"M{k}"][begins[k] : begins[k] + index.size]
-                begins[k] += index.size
-                take_rows(memory.values, index, rows)
-                memories.append(Ragged(rows, lengths.tolist()))
-            yield memories
+    def sorted_memories(self, rooms: Arrays) -> list[Ragged]:
+        """The memories' rows in the order of the shards: where they lie, or as copies."""
+        if not self.batch.keeps and (np.diff(self.sentences) == 1).all():
+            return [*self.memories]
+        into = [rooms[f"M{k}"] for k in range(len(self.memories))]
+        return in_order_of(self.sentences, self.memories, into, take_rows)
 
     # Statistics -----------------------------------------------------------------------------------
 
@@ -306,26 +305,6 @@ class ScanRun(ScanBatch):
 
     # Sizes ----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def saved(batch: Batch) -> Rooms:
-        """The values that forward leaves."""
-        return left_values(batch, batch.first.cell.storage)
-
-    @staticmethod
-    def rooms(batch: Batch, backward: bool) -> Rooms:
-        """The arrays of a pass: those of its loop, parts of the state and in backward of their
-        gradients, and sorted memories.
-        """
-        cell: CompiledCell = batch.first.cell
-        chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
-        rows, running, again = max([e.rows for e in chunks]), len(batch.nodes), batch.recompute > 0
-        keeps = (batch.keeps or backward) and not again
-        rooms = loop_rooms(cell, cell, rows, running, batch.dtype, keeps, backward, again)
-        for letter in "IC" if backward else "I":
-            for k, state in enumerate(cell.program.states):
-                rooms[f"{letter}{k}"] = running, state.width
-        return rooms | memory_rooms(batch, "M")
-
 
 def most_threads(sentences: int) -> int:
     return min(parallel.available(), max(1, sentences // LEAST_SENTENCES))
@@ -339,14 +318,6 @@ def sorted_inputs(batch: Batch, xs: Sequence[T]) -> Sorted[T]:
     inits = iter(xs[streams:states])
     parts = [next(inits) if is_given else None for is_given in node.given_states]
     return xs[:streams], parts, xs[states:]
-
-
-def left_values(batch: Batch, storage: Storage) -> Rooms:
-    """The values that forward leaves: all packed ones, or only the states between chunks."""
-    chunks = chunks_of(batch)
-    if not batch.recompute:
-        return {b.name: (chunks[0].rows, b.width) for b in storage.packed}
-    return states_left(batch, sum([extent.running for extent in chunks[1:]]))
 
 
 def states_left(batch: Batch, count: int) -> Rooms:
@@ -365,9 +336,38 @@ def memory_rooms(batch: Batch, letter: str) -> Rooms:
     return {f"{letter}{k}": (count, value.width) for k, (count, value) in enumerate(pairs)}
 
 
-def chunks_of(batch: Batch) -> tuple[Extent, ...]:
-    """The chunks that backward makes again one after the other; else one."""
-    return extents(lengths_of(batch), batch.recompute)
+def chunks_of(batch: Batch, leaves_all: bool) -> tuple[Extent, ...]:
+    """The chunks of a pass: see `of_pass`."""
+    return of_pass(lengths_of(batch), batch.recompute, leaves_all)
+
+
+def of_shard(states: Sequence[Array], shard: Shard) -> list[Array]:
+    return [rows[shard.states] for rows in states]
+
+
+def memories_of(memories: Sequence[Ragged | None], shard: Shard) -> list[Any]:
+    """The memories of a shard's sentences."""
+    first, end = shard.states.start, shard.states.stop
+    return [
+        None
+        if x is None
+        else Ragged(x.values[x.offsets[first] : x.offsets[end]], x.lengths[first:end])
+        for x in memories
+    ]
+
+
+def in_order_of(
+    sentences: Array, memories: Sequence[Ragged], rooms: Sequence[Array],
+    pick: Callable[[Array, Array, Array], object],
+) -> list[Ragged]:  # fmt: skip
+    """Each memory's rows in another order of sentences, which `pick` brings to its room."""
+    in_order = []
+    for memory, room in zip(memories, rooms, strict=True):
+        index, lengths = memory_rows(memory, sentences)
+        rows = room[: index.size]
+        pick(memory.values, index, rows)
+        in_order.append(Ragged(rows, lengths.tolist()))
+    return in_order
 
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:

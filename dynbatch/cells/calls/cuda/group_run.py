@@ -12,13 +12,12 @@ from dynbatch.cells.calls.cuda.steps import CallSteps
 from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
+from dynbatch.cells.cuda.linear_maps import write_products
 from dynbatch.cells.cuda.parameter_gradients import add_gradients
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.linear_maps import WeightGradients
-from dynbatch.cells.loop_arrays import loop_rooms
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Rooms, Scratch
+from dynbatch.compiler.arrays import Scratch
 from dynbatch.kernels.gathers import BoundTable
 from dynbatch.kernels.runtime.device_loops import (
     RowGathers,
@@ -44,34 +43,15 @@ class DeviceGroupRun(GroupRun):
         self.rows = LoopRows(self._loop, batch.dtype, steps)
         self.rows.queue.kernels(batch.dtype).add(self._device.source)
 
-    @staticmethod
-    def saved(region: CallRegion, number: int) -> Rooms:
-        """The values that forward leaves: all packed ones, and weights that it gathered."""
-        group = region.groups[number]
-        loop = group.cell.on_device.loop
-        return {b.name: (group.calls, b.width) for b in loop.storage.packed} | wide_rooms(loop)
-
-    @staticmethod
-    def rooms(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
-        """The arrays of a pass."""
-        group, keeps = region.groups[number], batch.keeps or backward
-        rooms = loop_rooms(
-            group.cell, group.cell.on_device.loop, group.calls, region.most(number), batch.dtype,
-            keeps, backward, elsewhere=["dY"],
-        )  # fmt: skip
-        return rooms if keeps else rooms | DeviceGroupRun.saved(region, number)
-
     def begin(self, scratch: Scratch, work: Works, y: Array, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
         batch, gathers = self._batch, work.last
         if not isinstance(gathers, RowGathers):
             gathers = RowGathers(self.rows.queue, batch.dtype)
             work.then(gathers)
-        self.rows.add_weights(self._take(scratch, backward=False), gathers)
-        memories = [xs[source] for source in self.group.memories]
-        chosen = self._region.chosen_memories(self._number) if memories else {}
+        self._add_arrays(scratch, gathers, backward=False)
         self._generic = DeviceGenericSteps(
-            self.rows, batch, memories, self._most, batch.keeps, chosen
+            self.rows, batch, self._memories(xs), self._most, batch.keeps, self._chosen()
         )
 
     def begin_backward(
@@ -79,28 +59,16 @@ class DeviceGroupRun(GroupRun):
         dxs: Sequence[Ragged | None],
     ) -> None:  # fmt: skip
         """Set the arrays of backward, and where generic operators' gradients go."""
-        rows = self.rows
-        kept, self.results = self._take(scratch, backward=True), self.group.results.of(dy)
-        rows.add({"dY": self.results})
-        rows.add_weights(kept, None)
-        self._sink = ShardGradients()
-        sources = self.group.memories
-        self._generic.begin_backward(
-            [dxs[source] for source in sources], self._sink, [xs[source] for source in sources]
-        )
+        self._add_arrays(scratch, None, backward=True)
+        self.results, self._sink = self.group.results.of(dy), ShardGradients()
+        self.rows.add({"dY": self.results})
+        self._generic.begin_backward(self._memories(dxs), self._sink, self._memories(xs))
 
-    def _take(self, scratch: Scratch, backward: bool) -> dict[str, Array]:
-        """Take the arrays of a pass, and give those that forward leaves for backward."""
-        arrays = scratch.take_all(self.rooms(self._region, self._number, self._batch, backward))
-        names = self.saved(self._region, self._number)
-        saved = self._batch.saved
-        kept = {
-            name: arrays[name] if name in arrays else saved[f"{self._number}:{name}"]
-            for name in names
-        }
-        self.arrays = arrays | {b.name: kept[b.name] for b in self._loop.storage.packed}
+    def _add_arrays(self, scratch: Scratch, gathers: RowGathers | None, backward: bool) -> None:
+        taken, kept = self._take(scratch, backward)
+        self.arrays = taken | {b.name: kept[b.name] for b in self._loop.storage.packed}
         self.rows.add(self.arrays)
-        return kept
+        self.rows.add_weights(kept, gathers)
 
     def maps_ahead(self, work: Works) -> None:
         """Write down the maps of what is known before the first batch."""

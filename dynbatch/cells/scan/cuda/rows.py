@@ -10,7 +10,6 @@ from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanBatch
-from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers
@@ -121,21 +120,3 @@ class ScanRows(LoopRows):
             init = self.matrices[f"I{base.number}"]
             return init and init.part(0, value.column, value.width)
         return self._part(left.base, left.column + value.column, value.width, t, p)
-
-    def sorted_memories(
-        self,
-        memories: Sequence[Ragged],
-        gathers: RowGathers,
-        rooms: Sequence[Array],
-        zeros: bool = False,
-    ) -> list[Ragged]:
-        """Each memory's rows in the order of the sentences, or as many zeros, in its room."""
-        in_order = []
-        for memory, room in zip(memories, rooms, strict=True):
-            index, lengths = memory_rows(memory, self.shard.sentences)
-            rows = room[: index.size]
-            if zeros:
-                index = np.full(index.size, -1)
-            gathers.pick(memory.values, index, rows)
-            in_order.append(Ragged(rows, lengths.tolist()))
-        return in_order

@@ -8,18 +8,22 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
+from dynbatch.cells.cuda.linear_maps import write_products
 from dynbatch.cells.cuda.parameter_gradients import add_gradients
 from dynbatch.cells.linear_maps import WeightGradients
-from dynbatch.cells.loop_arrays import loop_rooms
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.scan.prefix import Shard, cut
-from dynbatch.cells.scan.run import ScanBatch, chunks_of, left_values, memory_rooms, sorted_inputs
+from dynbatch.cells.scan.run import (
+    ScanBatch,
+    chunks_of,
+    in_order_of,
+    memory_rooms,
+    sorted_inputs,
+)
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, memory_rows
+from dynbatch.compiler.arrays import Arrays, Scratch, memory_rows
 from dynbatch.compiler.cuda.cell import DeviceCell
-from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.kernels.arrays import fill
 from dynbatch.kernels.runtime.device_loops import RowGathers, Works, queue
 from dynbatch.nodes.batch import Batch
@@ -37,68 +41,32 @@ class DeviceScanRun(ScanBatch):
         super().__init__(batch, y, xs)
         self._device: DeviceCell = self.cell.on_device
         self.loop = self._device.loop
-        self.chunks = [shard for (shard,) in cut(self.shards, chunks_of(batch))]
+        self.chunks = [shard for (shard,) in cut(self.shards, chunks_of(batch, leaves_all=True))]
         self.queue = queue()
         self.queue.kernels(batch.dtype).add(self._device.source)
-
-    @staticmethod
-    def saved(batch: Batch) -> Rooms:
-        """The values that forward leaves, and what it gathered: weights, and sorted memories."""
-        loop: Loop = batch.first.cell.on_device.loop
-        return left_values(batch, loop.storage) | wide_rooms(loop) | memory_rooms(batch, "M")
-
-    @staticmethod
-    def rooms(batch: Batch, backward: bool) -> Rooms:
-        """The arrays of a pass: those of all chunks, and those of the largest one."""
-        tokens = max([chunk.rows for chunk in chunks_of(batch)])
-        chunk = DeviceScanRun.chunk_rooms(batch, tokens, backward)
-        return DeviceScanRun.pass_rooms(batch, backward) | chunk
-
-    @staticmethod
-    def pass_rooms(batch: Batch, backward: bool) -> Rooms:
-        """The arrays of all chunks: values left by a forward alone, or gradients in backward."""
-        if not backward:
-            return {} if batch.keeps else DeviceScanRun.saved(batch)
-        loop: Loop = batch.first.cell.on_device.loop
-        pairs = zip(loop.carried, loop.program.states, strict=True)
-        rooms = {name: (len(batch.nodes), v.width) for names, v in pairs for name in names}
-        return rooms | memory_rooms(batch, "dM")
-
-    @staticmethod
-    def chunk_rooms(batch: Batch, tokens: int, backward: bool) -> Rooms:
-        """The arrays of a chunk of so many rows."""
-        cell, sentences, again = batch.first.cell, len(batch.nodes), batch.recompute > 0
-        loop, dtype = cell.on_device.loop, batch.dtype
-        rooms = loop_rooms(cell, loop, tokens, sentences, dtype, not again, backward, again)
-        rooms |= {f"I{k}": (sentences, v.width) for k, v in enumerate(cell.program.states)}
-        if backward:
-            streams = cell.program.streams
-            rooms |= {f"dX{k}": (tokens, streams[k].width) for k in cell.reached}
-        return rooms
 
     # Forward --------------------------------------------------------------------------------------
 
     def forward(self, y: Ragged) -> Works:
         """Write every step down, and how outputs and last states come into sentence order."""
         works = Works()
-        batch, scratch = self.batch, Scratch(self.batch.scratch)
-        kept = batch.saved if batch.keeps else scratch.take_all(self.pass_rooms(batch, False))
+        batch, taken = self.batch, self._take(backward=False)
+        kept = batch.saved if batch.keeps else taken
         keeps = batch.keeps and not batch.recompute
         for chunk, following in zip(self.chunks, [*self.chunks[1:], None], strict=True):
             gathers = RowGathers(self.queue, batch.dtype)
-            arrays = scratch.rest().take_all(self.chunk_rooms(batch, chunk.rows, False))
-            self._write_forward(works, chunk, arrays, kept, gathers, keeps, not chunk.first)
+            self._write_forward(works, chunk, taken, kept, gathers, keeps, not chunk.first)
             works.then(self._outputs(y, kept, following))
         return works
 
     def _write_forward(
-        self, works: Works, chunk: Shard, arrays: Arrays, kept: dict[str, Array],
+        self, works: Works, chunk: Shard, taken: Arrays, kept: dict[str, Array],
         gathers: RowGathers, keeps: bool, fills: bool,
     ) -> None:  # fmt: skip
         """Write the steps of a chunk down.
 
         Args:
-            arrays: those of its `chunk_rooms`.
+            taken:  the arrays of the pass.
             keeps:  whether its backward follows.
             fills:  see `ScanRows.start`; the same goes for memories.
         """
@@ -106,18 +74,30 @@ class DeviceScanRun(ScanBatch):
         changed = loop.program.changed_states() if chunk.first else ()
         left = {k: kept[f"S{k}"][chunk.found] for k in changed}
         self.rows = rows = ScanRows(self, chunk, left)
-        rows.add(arrays)
-        if not batch.recompute:
-            rows.add({b.name: kept[b.name] for b in loop.storage.packed})
+        self._add_arrays(taken, kept)
         rows.start(self, kept, gathers, fills)
         if fills:
             rooms = [kept[name] for name in memory_rooms(batch, "M")]
-            self._memories = rows.sorted_memories(self.memories, gathers, rooms) if rooms else []
+            self._memories = in_order_of(rows.sentences, self.memories, rooms, gathers.pick)
         works.then(gathers)
         rows.maps_ahead(works)
         count = rows.sentences.size
         self._generic = DeviceGenericSteps(rows, batch, self._memories, count, keeps)
         works.then(ScanSteps(self._device, rows, self._generic, 0))
+
+    def _take(self, backward: bool) -> Arrays:
+        return Scratch(self.batch.scratch).take_all(self.rooms(self.batch, backward))
+
+    def _add_arrays(self, taken: Arrays, kept: dict[str, Array]) -> None:
+        """Add the arrays of a chunk: those with a row for each token have its rows."""
+        loop, rows = self.loop, self.rows
+        wide = [*self.cell.stream_rows, *self.cell.backward_rows, *loop.gradients.packed]
+        names = {*[b.name for b in (*wide, *loop.storage.packed)]}
+        names |= {f"dX{k}" for k in self.cell.reached}
+        count = rows.shard.rows
+        rows.add({name: x[:count] if name in names else x for name, x in taken.items()})
+        if not self.batch.recompute:
+            rows.add({b.name: kept[b.name] for b in loop.storage.packed})
 
     def _outputs(self, y: Ragged, kept: dict[str, Array], following: Shard | None) -> RowGathers:
         rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
@@ -149,8 +129,7 @@ class DeviceScanRun(ScanBatch):
         """
         works = Works()
         self.read_again()
-        scratch, gathers = Scratch(batch.scratch), RowGathers(self.queue, batch.dtype)
-        taken = scratch.take_all(self.pass_rooms(batch, True))
+        taken, gathers = self._take(backward=True), RowGathers(self.queue, batch.dtype)
         carried = self._carried(taken, gathers)
         gradients, sink = batch.parameter_gradients(), ShardGradients()
         later = gradients.later and len(self.chunks) == 1
@@ -159,19 +138,18 @@ class DeviceScanRun(ScanBatch):
         memory_gradients: list[Ragged] = []
         rooms = [taken[name] for name in memory_rooms(batch, "dM")]
         for chunk in reversed(self.chunks):
-            arrays = scratch.rest().take_all(self.chunk_rooms(batch, chunk.rows, True))
             if batch.recompute:
-                self._write_forward(works, chunk, arrays, batch.saved, gathers, True, False)
+                self._write_forward(works, chunk, taken, batch.saved, gathers, True, False)
                 gathers = RowGathers(self.queue, batch.dtype)
             else:
-                self.rows.add(arrays)
-                self.rows.add({b.name: batch.saved[b.name] for b in self.loop.storage.packed})
+                self._add_arrays(taken, batch.saved)
                 self.rows.start(self, batch.saved, gathers, False)
             rows, generic = self.rows, self._generic
             rows.add(carried)
             self._start_backward(gathers, dy, dxs)
             if generic and not memory_gradients:
-                memory_gradients = rows.sorted_memories(self.memories, gathers, rooms, zeros=True)
+                zeros = partial(_pick_zeros, gathers)
+                memory_gradients = in_order_of(rows.sentences, self.memories, rooms, zeros)
             works.then(gathers)
             generic.begin_backward(memory_gradients, sink)
             works.then(ScanSteps(self._device, rows, generic, 1))
@@ -237,3 +215,7 @@ class DeviceScanRun(ScanBatch):
             elif dx is not None:
                 works.call(partial(fill, dx.values, 0))
         return gathers
+
+
+def _pick_zeros(gathers: RowGathers, source: Array, index: Array, out: Array) -> None:
+    gathers.pick(source, np.full(index.size, -1), out)
