@@ -58,12 +58,14 @@ def change_form(stage: Stage, arena: Array) -> None:
 def place_widened(stage: Stage) -> None:
     """Have what a stage makes float32 again read from where it will lie."""
     for step in stage.steps if stage.kind is not StageKind.NARROW else ():
-        placement = step.placement
         for left in _changed(stage, step):
+            start = step.placement.widened[left]
             if isinstance(left, str):
-                placement.saved[left] = placement.widened[left], *placement.saved[left][1:]
+                saved = step.placement.saved
+                saved = {**saved, left: (start, *saved[left][1:])}
+                step.placement = step.placement._replace(saved=saved)
             else:
-                step.blocks[left].start = placement.widened[left]
+                step.blocks[left].start = start
 
 
 def _changed(stage: Stage, step: StepRun) -> list[Left]:

@@ -173,14 +173,14 @@ def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
         scratch: the arena of workspaces, where they have one of their own.
     """
     offsets, fused = plan.offsets, plan.graph.fused
-    places = offsets if scratch is None else plan.scratch_offsets
+    placements, backward = plan.passes
     for block in plan.graph.kept:
         block.kept = True
-    for step, placement in plan.placements.items():
-        step.enter(placement.at(offsets, places), arena)
+    for step, placement in placements.items():
+        step.enter(placement, arena)
         step.fused, step.scratch = step in fused, scratch
-    for step, backward in plan.backward.items():
-        step.enter_backward(backward.at(offsets))
+    for step, target in backward.items():
+        step.enter_backward(target)
     for block, row in plan.gradients.items():
         block.gradient, block.gradient_start = arena, offsets[row]
 

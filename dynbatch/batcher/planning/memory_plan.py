@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
@@ -69,6 +70,18 @@ class MemoryPlan:
             elements=elements,
             scratch_offsets=scratch_offsets,
             scratch_elements=scratch_elements,
+        )
+
+    @cached_property
+    def passes(
+        self,
+    ) -> tuple[Mapping[StepRun, Placement], Mapping[StepRun, BackwardPlacement]]:
+        """`placements` and `backward`, with first elements in an arena in place of rows."""
+        offsets = self.offsets
+        of_workspaces = self.scratch_offsets if self.scratch.sizes else offsets
+        return (
+            {step: x.at(offsets, of_workspaces) for step, x in self.placements.items()},
+            {step: x.at(offsets) for step, x in self.backward.items()},
         )
 
     def fullest(self) -> tuple[int, int]:

@@ -169,12 +169,11 @@ def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
 def joined(parts: Sequence[MembersPart]) -> Any:
     """The nodes of the parts as those of one step, where they follow each other there."""
     first, last = parts[0], parts[-1]
-    if len(parts) == 1 and len(first) < len(first.members):
-        return first
-    if isinstance(first, PortsPart | ColumnsPart):
-        return first if len(parts) == 1 else MembersParts(parts)
-    if not all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)]):
+    is_plain = type(first) is MembersPart
+    if len(parts) > 1 and not (
+        is_plain and all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
+    ):
         return MembersParts(parts)
-    if first.first == 0 and last.end == len(first.members):
+    if is_plain and first.first == 0 and last.end == first.members.end:
         return first.members
-    return MembersPart(first.members, first.first, last.end)
+    return first if len(parts) == 1 else MembersPart(first.members, first.first, last.end)

@@ -59,9 +59,11 @@ class Members(StepMembers):
         return self._starts
 
     def part(self, number: int) -> MembersPart | None:
-        if self.block is not None and not self.is_shared and not self._parts:
+        if not self._parts:
+            if self.block is None or self.is_shared:
+                return None
             self._parts = self.by_operator()
-        return self._parts[number] if self._parts else None
+        return self._parts[number]
 
     def by_operator(self) -> list[MembersPart]:
         firsts = range(0, self.end, self.per_operator)
@@ -116,9 +118,10 @@ class Members(StepMembers):
     def divide(self, columns: Sequence[tuple[Any, int]]) -> None:
         """Have the nodes of each operator be columns, the first element of which is there."""
         self.block = None
+        firsts = range(0, self.end, self.per_operator)
         self._parts = [
-            ColumnsPart(self, part.first, part.end, *cut)
-            for part, cut in zip(self.by_operator(), columns, strict=True)
+            ColumnsPart(self, first, first + self.per_operator, *cut)
+            for first, cut in zip(firsts, columns, strict=True)
         ]
         for number, node in self._nodes.items():
             self._place(node, number)

@@ -43,7 +43,7 @@ class Placement(NamedTuple):
 
     blocks: tuple[int, ...]
     packings: tuple[int | None, ...]
-    saved: dict[str, tuple[int, int, int]]
+    saved: Mapping[str, tuple[int, int, int]]
     workspace: tuple[int, int] | None
     keeps: bool
     recompute: int
