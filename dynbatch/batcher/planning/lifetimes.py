@@ -89,6 +89,7 @@ class LifetimeWalk:
             self.gradients[loss] = self.table.add(loss.size, 0, END, loss.width, "gradients", owner)
         stages = StageSequence(graph, saving, in_place)
         self._widened_names = stages.widened_names
+        self._narrowed = stages.narrowed
         self._reads_narrow_input = stages.reads_narrow_input
         self._narrow: dict[Block, int] = {}  # rows of what lies in 16 bits alone
         self._accumulated = stages.accumulated
@@ -151,48 +152,37 @@ class LifetimeWalk:
 
     def _walk_narrow(self, step: StepRun, time: int) -> None:
         """Take half the room for what a step has left, of which it is cut now."""
-        graph, wide, placement = self._graph, self._saving.wide, self.placements[step]
-        names = graph.narrowed_saved.get(step, ())
-        blocks = enumerate(zip(step.blocks, placement.blocks, strict=True))
-        left: list[tuple[Left, int, int, str]] = [
-            (number, row, block.size, VALUES)
-            for number, (block, row) in blocks
-            if block in graph.narrowed and block not in wide
-        ]
-        left += [
-            (name, row, rows * width, KEPT)
-            for name, (row, rows, width) in placement.saved.items()
-            if name in names and (step, name) not in wide
-        ]
+        placement, table = self.placements[step], self.table
         narrow: dict[Left, int] = {}
-        for each, row, elements, cause in left:
-            self.table.lasts[row] = max(self.table.lasts[row], time)
-            size, owner = halves_size(elements), step.node_type.__name__
-            narrow[each] = self.table.add(
-                size, time, time, SCRATCH_ALIGNMENT, cause, owner, is_form=True
-            )
-            if isinstance(each, int):
-                self._narrow[step.blocks[each]] = narrow[each]
+        for left in [*range(len(step.blocks)), *placement.saved]:
+            if left in self._narrowed[step]:
+                row = placement.place(left)
+                table.lasts[row] = max(table.lasts[row], time)
+                size, cause = halves_size(table.sizes[row]), table.causes[row]
+                narrow[left] = table.add(
+                    size, time, time, SCRATCH_ALIGNMENT, cause, table.owners[row], is_form=True
+                )
+                if isinstance(left, int):
+                    self._narrow[step.blocks[left]] = narrow[left]
         self.placements[step] = placement._replace(narrow=narrow)
 
     def _walk_widen(self, step: StepRun, time: int) -> None:
         for number, block in enumerate(step.blocks):
             if self._narrow.pop(block, None) is not None:
-                row = self._widen(step, number, time, block.size, block.width, VALUES)
-                self._values[block] = row
+                self._values[block] = self._widen(step, number, time)
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
-        placement = self.placements[step]
-        for name in filter(placement.narrow.__contains__, self._widened_names(step)):
-            _, count, width = placement.saved[name]
-            self._widen(step, name, time, count * width, width, KEPT)
+        for name in filter(self.placements[step].narrow.__contains__, self._widened_names(step)):
+            self._widen(step, name, time)
 
-    def _widen(
-        self, step: StepRun, left: Left, time: int, size: int, width: int, cause: str
-    ) -> int:
-        placement, owner = self.placements[step], step.node_type.__name__
-        self.table.lasts[placement.narrow[left]] = time
-        row = self.table.add(size, time, time, width, cause, owner, is_form=True)
+    def _widen(self, step: StepRun, left: Left, time: int) -> int:
+        placement, table = self.placements[step], self.table
+        table.lasts[placement.narrow[left]] = time
+        wide = placement.place(left)
+        size, width = table.sizes[wide], table.alignments[wide]
+        row = table.add(
+            size, time, time, width, table.causes[wide], table.owners[wide], is_form=True
+        )
         self.placements[step] = placement._replace(widened={**placement.widened, left: row})
         return row
 

@@ -12,13 +12,12 @@ from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
 from dynbatch.batcher.planning.stages import (
     NO_SAVING,
     MemorySaving,
-    Narrowable,
     Stage,
     StageKind,
     StepGraph,
 )
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
+from dynbatch.batcher.steps.placement import BackwardPlacement, Left, Placement
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
 from dynbatch.memory.planner import TIGHT, assign_offsets
@@ -88,32 +87,28 @@ class MemoryPlan:
         """The first stage with the most elements alive, and their number: no arena is smaller."""
         return self.shared.fullest(len(self.stages))
 
-    def best_left_wide(self, stage: int, most: int) -> list[Narrowable]:
-        """The blocks, or arrays beside values, that had best stay float32 if here is the peak.
+    def best_left_wide(self, stage: int, most: int) -> list[tuple[StepRun, Left]]:
+        """The parts of what steps leave that had best stay float32 if here is the peak.
 
         The largest, at most so many, that are there in both forms; else the largest that are
         float32 again, for which 16 bits gained nothing here. See `MemorySaving.wide`.
         """
         firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
-        in_both: Counter[Narrowable] = Counter()
-        last: Counter[Narrowable] = Counter()
-
-        def count(key: Narrowable, narrow: int, *wide: int | None) -> None:
-            alive = [
-                row is not None and firsts[row] <= stage <= lasts[row] for row in (narrow, *wide)
-            ]
-            if alive[0] and any(alive[1:]):
-                in_both[key] += sizes[narrow]
-            elif alive[-1]:
-                last[key] += sizes[narrow]
-
+        in_both: Counter[tuple[StepRun, Left]] = Counter()
+        last: Counter[tuple[StepRun, Left]] = Counter()
         for step, placement in self.placements.items():
             for left, narrow in placement.narrow.items():
                 again = placement.widened.get(left)
-                if isinstance(left, int):
-                    count(step.blocks[left], narrow, placement.blocks[left], again)
-                elif again is not None:
-                    count((step, left), narrow, placement.saved[left][0], again)
+                if again is None and isinstance(left, str):
+                    continue  # backward reads it in 16 bits
+                cut, first, second = [
+                    row is not None and firsts[row] <= stage <= lasts[row]
+                    for row in (narrow, placement.place(left), again)
+                ]
+                if cut and (first or second):
+                    in_both[step, left] += sizes[narrow]
+                elif second:
+                    last[step, left] += sizes[narrow]
         return [key for key, _ in (in_both or last).most_common(most)]
 
     def outlives(self, row: int) -> bool:
@@ -156,8 +151,8 @@ def plan_narrow(graph: StepGraph, in_place: bool) -> tuple[MemoryPlan, MemorySav
             break
         plan = other
         candidates.append((plan, saving))
-    saved = [(step, name) for step, names in graph.narrowed_saved.items() for name in names]
-    widest = MemorySaving(wide=graph.narrowed.union(saved))
+    every = [(step, each) for step, left in graph.narrowed.items() for each in left]
+    widest = MemorySaving(wide=frozenset(every))
     candidates.append((plan_lifetimes(graph, widest, in_place), widest))
     best: tuple[MemoryPlan, MemorySaving] | None = None
     for plan, saving in reversed(candidates):

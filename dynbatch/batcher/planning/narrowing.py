@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.placement import Left
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.nodes.operation import Elementwise
 from dynbatch.nodes.sources import ParameterNode
@@ -109,9 +110,9 @@ class Narrowing:
         return [(0, block.size)] if block.size else []
 
     def narrowed(
-        self, maker: Mapping[Block, StepRun], backward: Iterable[StepRun], kept: Collection[Block]
-    ) -> frozenset[Block]:
-        """The blocks that lie in 16 bits between forward and backward.
+        self, maker: Mapping[Block, StepRun], backward: Collection[StepRun], kept: Collection[Block]
+    ) -> dict[StepRun, Sequence[Left]]:
+        """The outputs, and what steps leave beside them, that lie in 16 bits until backward.
 
         Args:
             maker:    the new step that makes each block.
@@ -120,24 +121,26 @@ class Narrowing:
         """
         read = {block for step in backward for block in step.read_by_backward()}
         large = [block for block in read if block in maker and block.size >= LEAST_NARROWED]
-        return frozenset(self._whole.intersection(large).difference(kept))
+        blocks = self._whole.intersection(large).difference(kept)
+        late = frozenset(backward)
+        left: dict[StepRun, Sequence[Left]] = {}
+        for step in dict.fromkeys(maker.values()):
+            outputs = [number for number, block in enumerate(step.blocks) if block in blocks]
+            if narrow := [*outputs, *(_narrowed_saved(step) if step in late else ())]:
+                left[step] = narrow
+        return left
 
 
-def narrowed_saved(backward: Iterable[StepRun]) -> dict[StepRun, Sequence[str]]:
-    """The names of what steps leave beside values that lies in 16 bits, of steps that have any.
+def _narrowed_saved(step: StepRun) -> list[str]:
+    """The names of what a step leaves beside values that lies in 16 bits.
 
     Backward reads all or none in 16 bits of what it can read so.
-
-    Args:
-        backward: new steps whose backward runs after forward.
     """
-    names = {}
-    for step in backward:
-        if step.node_type.saves and (narrow := step.node_type.narrow_saved(step.batch)):
-            saved = step.node_type.saved(step.batch)
-            sizes = {name: saved[name][0] * saved[name][1] for name in narrow}
-            together = step.node_type.read_narrow(step.batch)
-            if sum([sizes[name] for name in together]) >= LEAST_NARROWED:
-                sizes |= dict.fromkeys(together, LEAST_NARROWED)
-            names[step] = [x for x in narrow if sizes[x] >= LEAST_NARROWED]
-    return {step: large for step, large in names.items() if large}
+    if not step.node_type.saves or not (narrow := step.node_type.narrow_saved(step.batch)):
+        return []
+    saved = step.node_type.saved(step.batch)
+    sizes = {name: saved[name][0] * saved[name][1] for name in narrow}
+    together = step.node_type.read_narrow(step.batch)
+    if sum([sizes[name] for name in together]) >= LEAST_NARROWED:
+        sizes |= dict.fromkeys(together, LEAST_NARROWED)
+    return [name for name in narrow if sizes[name] >= LEAST_NARROWED]

@@ -21,15 +21,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from dynbatch.batcher.planning.narrowing import Narrowing, narrowed_saved
+from dynbatch.batcher.planning.narrowing import Narrowing
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import groups
+from dynbatch.batcher.steps.placement import Left
 from dynbatch.batcher.steps.step_run import StepRun
 
 StepStages = Sequence[Sequence[StepRun]]
-
-Narrowable = Block | tuple[StepRun, str]
-"""Values, or what a step leaves beside them, by name."""
 
 EARLY_BACKWARD = "early backward"
 """Backward of a mean of losses and the like, before forward."""
@@ -79,15 +77,14 @@ class MemorySaving:
         serial:     backward of steps that could run side by side, one after the other.
         segments:   for steps that make again themselves what they left, `Batch.recompute`.
         apart:      a product of few rows for each step, where a weight's are else made together.
-        wide:       blocks, and arrays that steps leave beside values, that stay float32 though they
-            could lie in 16 bits.
+        wide:       what steps leave that stays float32 though it could lie in 16 bits.
     """
 
     recomputed: Collection[StepRun] = frozenset()
     serial: bool = False
     segments: Mapping[StepRun, int] = field(default_factory=dict)
     apart: bool = False
-    wide: frozenset[Narrowable] = frozenset()
+    wide: frozenset[tuple[StepRun, Left]] = frozenset()
 
     def switched(self, name: str) -> MemorySaving:
         """The saving with `serial` or `apart` the other way."""
@@ -123,9 +120,7 @@ class StepGraph:
         kept:          blocks whose values and gradients outlive the run.
         without_gradient: parameters that have no gradient yet.
         rounded:       see `Narrowing`.
-        narrowed:      blocks that lie in 16 bits between forward and backward.
-        narrowed_saved: names of what steps leave beside values that does so, by step;
-            `read_narrow`, those of it that backward can read as it lies.
+        narrowed:      of each step, what it leaves that lies in 16 bits until backward.
     """
 
     def __init__(
@@ -160,9 +155,7 @@ class StepGraph:
         self.without_gradient: frozenset[int] = frozenset()
         narrowing = Narrowing(past, self.new) if rounds else None
         self.rounded = {} if narrowing is None else narrowing.rounded
-        self.narrowed: frozenset[Block] = frozenset()
-        self.narrowed_saved: Mapping[StepRun, Sequence[str]] = {}
-        self.read_narrow: Mapping[StepRun, Collection[str]] = {}
+        self.narrowed: Mapping[StepRun, Sequence[Left]] = {}
         if loss is not None:
             self.maker = {block: step for step in self.new for block in step.blocks}
             self._find_backward(loss)
@@ -171,10 +164,6 @@ class StepGraph:
             if narrowing is not None:
                 late = [step for stage in self.late() for step in stage]
                 self.narrowed = narrowing.narrowed(self.maker, late, self.kept)
-                self.narrowed_saved = narrowed_saved([s for s in late if s.block in self.maker])
-                self.read_narrow = {
-                    step: step.node_type.read_narrow(step.batch) for step in self.narrowed_saved
-                }
 
     def needs_gradient(self, step: StepRun) -> bool:
         return any(
@@ -267,6 +256,7 @@ class StageSequence:
 
     Attributes:
         sequence:    the stages.
+        narrowed:    of each step, what is cut to 16 bits when forward has left it.
         accumulated: for each step whose products are gathered, or of a part, the number of the
             stage at which they, or all its gradients, are added up; the rest is after the run.
     """
@@ -277,9 +267,12 @@ class StageSequence:
         self._graph = graph
         self._saving = saving
         self._reads_narrow = reads_narrow
-        self._read_narrow = graph.read_narrow if reads_narrow else {}
         self._done: set[StepRun] = set()
-        self._narrowed = graph.narrowed - saving.wide
+        self.narrowed = {
+            step: narrow
+            for step, left in graph.narrowed.items()
+            if (narrow := [each for each in left if (step, each) not in saving.wide])
+        }
         self._wide: set[StepRun] = set()  # whose values are float32 again
         self._groups: dict[StepRun, list[StepRun]] = {}  # by the last step of each
         for steps in graph.gathered:
@@ -322,16 +315,10 @@ class StageSequence:
         for stage in stages:
             self._append(StageKind.FORWARD, list(stage))
             if self._graph.rounds:
-                self._append(StageKind.NARROW, [step for step in stage if self._narrows(step)])
+                self._append(StageKind.NARROW, [step for step in stage if self._is_narrowed(step)])
 
-    def _narrows(self, step: StepRun) -> bool:
-        if step in self._saving.recomputed:
-            return False
-        return not self._narrowed.isdisjoint(step.blocks) or bool(self._narrow_saved(step))
-
-    def _narrow_saved(self, step: StepRun) -> list[str]:
-        names = self._graph.narrowed_saved.get(step, ())
-        return [name for name in names if (step, name) not in self._saving.wide]
+    def _is_narrowed(self, step: StepRun) -> bool:
+        return step in self.narrowed and step not in self._saving.recomputed
 
     def reads_narrow_input(self, step: StepRun, backward: bool) -> bool:
         """Whether a pass of a step reads its one input in 16 bits, if that lies so by then."""
@@ -340,8 +327,9 @@ class StageSequence:
 
     def widened_names(self, step: StepRun) -> list[str]:
         """The names of what a step left in 16 bits that becomes float32 again."""
-        narrow = self._read_narrow.get(step, ())
-        return [name for name in self._narrow_saved(step) if name not in narrow]
+        names = [left for left in self.narrowed.get(step, ()) if isinstance(left, str)]
+        narrow = step.node_type.read_narrow(step.batch) if names and self._reads_narrow else ()
+        return [name for name in names if name not in narrow]
 
     def _backward(self, stages: Iterable[list[StepRun]]) -> None:
         for stage in stages:
@@ -391,13 +379,17 @@ class StageSequence:
         """Widen what the backward of some steps reads, unless it was before."""
         wide = [step for step in steps if not self.reads_narrow_input(step, backward=True)]
         self._widen_blocks([block for step in wide for block in step.read_by_backward()])
-        again = self._saving.recomputed
-        narrow = [step for step in steps if step not in again and self.widened_names(step)]
+        narrow = [step for step in steps if self._is_narrowed(step) and self.widened_names(step)]
         self._append(StageKind.WIDEN_SAVED, narrow)
 
     def _widen_blocks(self, blocks: Iterable[Block]) -> None:
-        graph = self._graph
-        makers = dict.fromkeys([graph.maker[x] for x in blocks if x in self._narrowed])
-        narrow = [step for step in makers if step not in self._saving.recomputed]
-        self._append(StageKind.WIDEN, [step for step in narrow if step not in self._wide])
+        maker = self._graph.maker
+        makers = [(maker[block], block) for block in blocks if block in maker]
+        narrow = [
+            step
+            for step, block in makers
+            if self._is_narrowed(step) and step.blocks.index(block) in self.narrowed[step]
+        ]
+        widened = [step for step in dict.fromkeys(narrow) if step not in self._wide]
+        self._append(StageKind.WIDEN, widened)
         self._wide.update(narrow)

@@ -66,6 +66,10 @@ class Placement(NamedTuple):
             self.widened and {left: offsets[row] for left, row in self.widened.items()},
         )
 
+    def place(self, left: Left) -> int:
+        """The place of something that forward leaves, in float32 as it was left."""
+        return self.blocks[left] if isinstance(left, int) else self.saved[left][0]
+
     def resting_blocks(self) -> list[int]:
         """The places of the output between forward and backward."""
         return [self.narrow.get(number, row) for number, row in enumerate(self.blocks)]
