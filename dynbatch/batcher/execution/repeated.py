@@ -57,6 +57,7 @@ class RepeatedRun:
         self._steps = memory.graph.new
         self._actions: list[Action] = []
         self._each: list[tuple[Action, bool]] = []
+        self._launches = 0
         self._parameters: list[Parameter] = []
         self._known: list[object] = []
 
@@ -81,7 +82,7 @@ class RepeatedRun:
             for action in self._actions:
                 action()
         self._statistics.count(self._steps, self._steps, anew=False, launches=True)
-        self._statistics.launches += len(self._each)
+        self._statistics.launches += self._launches
         stream.early.clear()  # which are among these
 
     def _surroundings(self) -> list[object]:
@@ -102,6 +103,9 @@ class RepeatedRun:
         rounded = memory.graph.rounded
         each = [pair for step in steps for pair in _actions_of(step, arena, rounded.get(step, ()))]
         self._actions = [action for action, _ in each]
+        # On the CPU a rounding is no launch, here as in a run that is not repeated.
+        uncounted = [] if self._device.is_cuda else [x for x in steps if rounded.get(x)]
+        self._launches = len(each) - len(uncounted)
         self._each = each  # last: after an interrupt before it the next run begins here again
         if not isinstance(arena, np.ndarray):
             self._write()

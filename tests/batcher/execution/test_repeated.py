@@ -56,6 +56,21 @@ def test_a_repeated_run_computes_what_a_new_graph_computes():
     assert pool.used_bytes == 0
 
 
+def test_a_rounding_counts_as_a_launch_no_more_when_a_run_is_repeated():
+    model = models.Linear(70, 9, rng=0)
+    with db.Graph(grad=False, precision="bfloat16") as graph:
+        x = F.input(graph, np.ones((6, 70), np.float32))
+        y = F.softmax(F.tanh(model(F.tanh(x))) * 2.0)
+        graph.forward()
+        assert graph._executor.plans and y.shape == (6, 9)
+        again, launches = graph.repeated(), graph.statistics.launches
+        rounded = again._memory.graph.rounded
+        assert any(rounded.values())
+        for turn in range(3):
+            again.run()
+            assert graph.statistics.launches == (turn + 2) * launches
+
+
 def test_a_run_without_room_for_its_arena_may_be_tried_again():
     pool = Pool(limit_bytes=1 << 16)
     graph = db.Graph(grad=False, pool=pool)
