@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from dynbatch.errors import ParallelError
 
@@ -30,17 +31,26 @@ def require_equal(
     ranks: dict[object, list[str]] = {}
     for rank, each in enumerate(gathered):
         ranks.setdefault(each.get(name, "nothing"), []).append(str(rank))
+    shown = shortened([str(value) for value in ranks])
     said = "; ".join(
         [
-            f"{shortened(value)} on rank{'s' * (len(group) > 1)} {', '.join(group)}"
-            for value, group in ranks.items()
+            f"{text} on rank{'s' * (len(group) > 1)} {', '.join(group)}"
+            for text, group in zip(shown, ranks.values(), strict=True)
         ]
     )
     fix = (fixes or {}).get(name, fix)
     raise ParallelError(f"{owner}: {name}: {said}.\n  rule: {rule}\n  fix:  {fix}")
 
 
-def shortened(value: object) -> str:
-    """A value as errors show it: its first characters."""
-    text = str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+def shortened(texts: Sequence[str]) -> list[str]:
+    """Texts as errors show them: their first characters, or those around the first difference."""
+    alike = max([_num_alike(*pair) for pair in pairwise(sorted(texts))], default=0)
+    start = 0 if alike < LONGEST else alike - LONGEST // 2
+    end = start + LONGEST
+    return [f"{'…' * (start > 0)}{x[start:end]}{'…' * (end < len(x))}" for x in texts]
+
+
+def _num_alike(one: str, other: str) -> int:
+    """The number of characters before two texts differ."""
+    differ = [a != b for a, b in zip(one, other, strict=False)]
+    return differ.index(True) if True in differ else len(differ)
