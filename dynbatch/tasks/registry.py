@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
+import numpy as np
+
+from dynbatch.caller import users_frame
 from dynbatch.errors import CheckpointError
+from dynbatch.kernels.runtime.precision import widened
 from dynbatch.tasks.classification import Classification
 from dynbatch.tasks.document_tuning import DocumentTuning
 from dynbatch.tasks.fine_tuning import FineTuning
@@ -44,6 +49,8 @@ def task_of_checkpoint(info: CheckpointInfo) -> type[Task]:
 def load_task(path: str | os.PathLike[str], base: str | Path | None = None) -> Task:
     """The task of a run's folder or checkpoint, with its trained model.
 
+    It warns of weights that are NaN or infinite, with which a model answers at random.
+
     Args:
         base: where the folder is now that a run of LoRA's matrices began from, if it was moved.
 
@@ -61,4 +68,20 @@ def load_task(path: str | os.PathLike[str], base: str | Path | None = None) -> T
         )
     task = described(task_of_checkpoint(info), info, base)
     load_checkpoint(file, task.model)
+    _warn_of_weights(file, task)
     return task
+
+
+def _warn_of_weights(file: Path, task: Task) -> None:
+    for name, parameter in task.model.named_parameters():
+        finite = np.isfinite(widened(parameter.value))
+        if not finite.all():
+            warnings.warn(
+                f"{file}: {int(np.sum(~finite)):,} of the {finite.size:,} numbers of parameter "
+                f"{name!r} are NaN or infinite.\n"
+                "  rule: what a model answers follows from all its weights\n"
+                "  fix:  use model.best.safetensors of the run's folder, or train again with a "
+                "lower learning rate",
+                stacklevel=users_frame()[1] + 1,
+            )
+            return

@@ -9,6 +9,7 @@ import pytest
 import dynbatch as db
 from dynbatch.errors import CheckpointError
 from dynbatch.tasks.baselines import MostFrequentTag
+from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.tagging import Tagging, TaggingSettings, accuracy
 from dynbatch.tasks.task import Parts
 from dynbatch.testing import check_batching
@@ -101,6 +102,20 @@ def test_a_checkpoint_makes_the_same_tagger(tmp_path, crf):
     again = Tagging.described(read_checkpoint(path))
     again.model.load_state_dict(task.model.state_dict())
     assert again.label(["the dog sat.", ""]) == task.label(["the dog sat.", ""])
+
+
+def test_weights_that_are_not_finite_are_told_when_a_task_is_loaded(tmp_path, recwarn):
+    task, path = begun(), tmp_path / "model.safetensors"
+    extra = {"task": Tagging.name, "description": task.description()}
+    save_checkpoint(path, task.model, extra=extra)
+    load_task(path)
+    assert not recwarn
+    name, parameter = next(iter(task.model.named_parameters()))
+    parameter.value[0, 1] = np.nan
+    save_checkpoint(path, task.model, extra=extra)
+    with pytest.warns(UserWarning, match=f"1 of the .* parameter '{name}' are NaN") as told:
+        load_task(path)
+    assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("damage", [{"tags": ["nn"]}, {"words": [1, 2]}, {"characters": "abc"}])
