@@ -71,7 +71,7 @@ def conclusion(results: Sequence[Mapping[str, Any]], tasks: Iterable[str]) -> st
             a, b = [[r["quality"][measure] for r in side] for side in (ours, theirs)]
             count += 1
             if max(min(a), min(b)) > min(max(a), max(b)):
-                apart.append(f"{measure} of `{name}`")
+                apart.append(f"`{name}`: {measure}")
         for key, of_tasks in ratios.items():
             of_tasks[mean([r[key] for r in theirs]) / mean([r[key] for r in ours])] = name
     if not count:
@@ -80,7 +80,7 @@ def conclusion(results: Sequence[Mapping[str, Any]], tasks: Iterable[str]) -> st
         " to ".join([f"{ratio:.1f} (`{of[ratio]}`)" for ratio in sorted({min(of), max(of)})])
         for of in ratios.values()
     ]
-    but = f" The others are {', '.join(apart)}." if apart else ""
+    but = f" They do not in {', '.join(apart)}." if apart else ""
     overlap = f"overlap in {count - len(apart)} of {count} measures.{but}"
     costs = f"{minutes} times the minutes of dynbatch, and {memory} times its memory"
     return f"\nThe ranges of dynbatch and of PyTorch {overlap} PyTorch takes {costs}.\n"

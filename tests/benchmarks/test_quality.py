@@ -132,6 +132,6 @@ def test_the_conclusion_names_what_differs_where_all_seeds_are_there():
     told = conclusion([*lines([0, 1, 2]), *slower], tasks)
     assert "overlap in 1 of 1 measures. PyTorch takes 2.5 (`scan`) times the minutes" in told
     worse = [{**one, "quality": {"wrong": 9.0}} for one in slower]
-    assert "0 of 1 measures. The others are wrong of `scan`." in conclusion(
+    assert "0 of 1 measures. They do not in `scan`: wrong." in conclusion(
         [*lines([0, 1, 2]), *worse], tasks
     )
