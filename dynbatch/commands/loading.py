@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
 from dynbatch.text.folder import load_tokenizer, require_rows
+from dynbatch.text.lines import nearest
 from dynbatch.train import read_checkpoint
 from dynbatch.train.run_folder import model_file
 
@@ -122,9 +122,8 @@ def load(
 
 
 def _near(path: Path) -> str:
-    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = get_close_matches(path.name, beside, n=1)
-    return f"{path.with_name(near[0])}?" if near else "dynbatch train makes one: --output FOLDER"
+    near = nearest(path)
+    return f"{near}?" if near else "dynbatch train makes one: --output FOLDER"
 
 
 def _made(loader: str, path: Path) -> TextModel:

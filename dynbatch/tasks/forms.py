@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dynbatch.errors import DataError
 from dynbatch.text.labelled import is_json_lines, named_columns, num_values, rows_of
-from dynbatch.text.lines import line_text, refuse_compressed
+from dynbatch.text.lines import line_text, refuse_compressed, unreadable
 from dynbatch.text.tagged import Lines, is_comment, is_conllu, slashed, split_columns
 
 MOST_BYTES = 1 << 18
@@ -94,7 +94,7 @@ def beginning(path: str | Path) -> list[tuple[int, str]]:
         with open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+        raise unreadable(path, error) from error
     refuse_compressed(path, content)
     if len(content) > MOST_BYTES:  # the last line may be cut, unless it is all there is
         content = content[: content.rfind(b"\n") + 1] or content.decode("utf-8", "ignore").encode()

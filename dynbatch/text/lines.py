@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,7 +61,25 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
                     refuse_compressed(path, line)
                 yield number, line_text(path, number, line)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str | Path, error: OSError) -> DataError:
+    """The error for a file that cannot be opened; its fix is the file that was meant, perhaps."""
+    near = nearest(Path(path))
+    return DataError(
+        f"{path}: cannot be read: {error.strerror}." + f"\n  fix:  {near}?" * (near is not None)
+    )
+
+
+def nearest(path: Path) -> Path | None:
+    """The file or folder beside a path whose name is most like its own, if one is."""
+    try:
+        beside = [one.name for one in path.parent.iterdir() if one.name != path.name]
+    except OSError:
+        return None
+    near = get_close_matches(path.name, beside, n=1)
+    return path.with_name(near[0]) if near else None
 
 
 def refuse_compressed(path: str | Path, head: bytes) -> None:
