@@ -149,6 +149,17 @@ def test_a_loss_over_nothing_is_zero():
         assert F.multi_margin_loss(empty, []).value == 0
 
 
+def test_the_line_that_an_error_names_is_the_loss_of_each_token():
+    ids, scores = np.array([1, 0, 1]), np.random.default_rng(0).standard_normal((3, 2))
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, scores)
+        with pytest.raises(ArgumentError, match=r"F\.where\(np\.eye\(V\)\[ids\], x, 0\), -1\)"):
+            F.cross_entropy(x, ids, reduction="none")
+        losses = F.logsumexp(x, -1) - F.sum(F.where(np.eye(2)[ids], x, 0), -1)
+        alone = [F.cross_entropy(x[k], ids[k]).item() for k in range(3)]
+        np.testing.assert_allclose(losses.value.reshape(-1), alone, rtol=1e-12)
+
+
 def test_what_does_not_fit_is_refused():
     with db.Graph() as graph:
         x = F.input(graph, [[1.0, 2.0]])
