@@ -138,7 +138,7 @@ GALLERY = [
     Mistake(lambda graph: F.input(graph, np.ones((2, 3, 4))) @ F.input(graph, np.ones((3, 4, 5))),
             errors.ShapeError, (
         "MatMul #new, sentence 0: a (2, 3, 4) and b (3, 4, 5) differ.", "rule: a (…, I) or",
-        "fix:  give both the dimensions before the last two")),
+        "fix:  give both the same dimensions before the last two")),
     Mistake(lambda graph: F.input(graph, np.ones((2, 3, 4))) @ F.input(graph, np.ones((2, 5, 6))),
             errors.ShapeError, ("a (2, 3, 4) and b (2, 5, 6) differ in I (4 != 5)", "fix:")),
     Mistake(lambda graph: F.input(graph, np.ones((2, 3, 4))) @ F.input(graph, np.ones((5, 6))),

@@ -347,6 +347,10 @@ def test_scores_of_labels_that_are_nan_are_an_error(tmp_path, capsys):
     task = Classification.begin(Parts(texts, [], []), ClassificationSettings(min_count=1))
     for parameter in task.model.parameters():
         parameter.assign(np.full(parameter.shape, np.nan))
-    assert main(["generate", saved(task, tmp_path / "model.safetensors"), "You!", "--json"]) == 1
+    path = saved(task, tmp_path / "model.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["generate", path, "You!", "--json"]) == 1
     printed = capsys.readouterr()
+    assert printed.err.startswith("warning:") and "'words.weight' are NaN" in printed.err
     assert "error: 'You!': the scores of its labels are NaN" in printed.err and not printed.out

@@ -57,6 +57,7 @@ FUNCTIONS = {
         lambda x, it: F.gated_delta_rule(x, x, x, it),
     ],
     "gather_rows": [lambda x, it: F.gather_rows(it, [0])],
+    "gaussian_nll_loss": [lambda x, it: F.gaussian_nll_loss(it, SQUARE, 1.0)],
     "general_attention": [lambda x, it: F.general_attention(it, x, x, SQUARE)],
     "kmax_pool": [lambda x, it: F.kmax_pool(it, 2)],
     "linear": [lambda x, it: F.linear(it, SQUARE)],
