@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dynbatch.backend import Array, DType
@@ -54,15 +54,18 @@ class LoopFunctions:
         arguments = (*sizes, address(rows), row_stride(rows), address(panels))
         return task(pack, arguments, rows, panels)
 
-    def steps(self, way: int, places: Array, rows: Array, given: int, ahead: int) -> NativeTask:
+    def steps(
+        self, way: int, places: Array, rows: Array, given: int, ahead: int, alive: Iterable[Any]
+    ) -> NativeTask:
         """The task that runs steps forward or back.
 
         Args:
             rows:  (N, 4) int64 of each step, as the text reads them.
             ahead: rows of the maps of streams that it makes before.
+            alive: what lies at the places, until the task has run.
         """
         arguments = (len(rows), address(rows), given, ahead, 0, address(places))
-        return task(self._functions[way], (*arguments, self._product), places, rows)
+        return task(self._functions[way], (*arguments, self._product), places, rows, *alive)
 
     def bind(self, way: int, places: Array, given: int) -> Callable[[Array, int, int], None]:
         """A function that runs steps with the maps ahead of them, or a part of each."""
@@ -73,10 +76,12 @@ class LoopFunctions:
 
         return run
 
-    def again(self, places: Sequence[Array], rows: Array) -> NativeTask:
-        """The task that runs steps forward and back, of a text that has `again`."""
+    def again(
+        self, places: Sequence[Array], rows: Array, alive: Iterable[Any]
+    ) -> NativeTask:  # fmt: skip
+        """The task that runs steps forward and back, of a text that has `again`; see `steps`."""
         arguments = len(rows), address(rows), *[address(each) for each in places]
-        return task(self._again, arguments, *places, rows)
+        return task(self._again, arguments, *places, rows, *alive)
 
     def entry(self, way: int) -> tuple[int, int]:
         """The address of forward or backward, and that of the function that it multiplies with."""

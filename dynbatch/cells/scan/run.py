@@ -133,7 +133,6 @@ class ScanRun(ScanBatch):
             owns = self.of_shards(arrays, wide, chunk, parts, {OUTPUTS: y.values})
             is_first = chunk is chunks[0]
             tasks.then(*[self.forward_tasks(k, *each, is_first) for k, each in enumerate(owns)])
-            # Which holds the biases as well: until then C reads them by their addresses.
             leave = partial(self._leave_states, owns, states, following)
             if following:
                 tasks.then([leave])
@@ -302,8 +301,6 @@ class ScanRun(ScanBatch):
         steps = sum([len(shard.steps) for shard in self.shards])
         zeros = 0 if self.finds else sum([len(shard.steps) > 0 for shard in self.shards])
         self.batch.launches += steps * a_step - zeros * of_state + len(self.shards) * around
-
-    # Sizes ----------------------------------------------------------------------------------------
 
 
 def most_threads(sentences: int) -> int:

@@ -120,7 +120,7 @@ class NativeFunctions:
         ahead = 0 if way else _end(steps)
         places, finds = self._places(way, arrays), int(arrays.get("given", 0))
         rows = np.array(steps, np.int64)
-        return self._functions.steps(way, places, rows, finds, ahead)
+        return self._functions.steps(way, places, rows, finds, ahead, arrays.values())
 
     def by_table(self, arrays: Arrays, table: Array, ways: Sequence[int]) -> NativeTask:
         """The task that runs the steps of a loop by sentences: see `c.by_sentence`.
@@ -130,8 +130,8 @@ class NativeFunctions:
         """
         places = [self._places(way, arrays) for way in ways]
         if len(places) > 1:
-            return self._functions.again(places, table)
-        return self._functions.steps(ways[0], places[0], table, False, 0)
+            return self._functions.again(places, table, arrays.values())
+        return self._functions.steps(ways[0], places[0], table, False, 0, arrays.values())
 
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""

@@ -1,6 +1,7 @@
 """Loops in C: what NumPy's compute, in float32 and float64, whatever other rows are there."""
 
 import random
+import weakref
 from unittest.mock import patch
 
 import numpy as np
@@ -47,6 +48,15 @@ def test_an_lstm_in_c_equals_numpys(zeros, dtype, threads, same_threads):
     db.set_num_threads(threads)
     batch = LSTM.batch([5, 0, 1, 3, 3, 2, 7, 1, 4], zeros, dtype)
     assert_c_equals_numpy(LSTM.cell, batch, 1e-12 if dtype == "float64" else 1e-5, dtype=dtype)
+
+
+def test_a_task_of_steps_holds_the_arrays_that_c_reads():
+    outcome(db.scan, LSTM.cell, LSTM.batch([2, 1]))
+    functions, bias = LSTM.cell.programs[-1].in_c.functions(np.dtype("float64")), np.ones(16)
+    alive = weakref.ref(bias)
+    task = functions.steps(0, {"b0": bias}, [])
+    del bias
+    assert task.alive and alive() is not None
 
 
 @pytest.mark.parametrize("recompute", [1, 2, "sqrt"])
