@@ -22,7 +22,7 @@ from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
-from dynbatch.text.folder import load_tokenizer, require_rows
+from dynbatch.text.folder import tokenizer_for
 from dynbatch.text.lines import nearest
 from dynbatch.train import read_checkpoint
 from dynbatch.train.run_folder import model_file
@@ -171,9 +171,7 @@ def _tokenizer(name: str, rows: object) -> TextCoder:
         return ByteTokenizer()
     if name == "ids":
         return IdTokenizer()
-    tokenizer = load_tokenizer(name)
-    require_rows(name, tokenizer, rows)
-    return tokenizer
+    return tokenizer_for(name, rows)
 
 
 def _of_checkpoint(

@@ -60,31 +60,33 @@ def load_tokenizer(folder: str | Path) -> FolderTokenizer:
         CheckpointError: there is none, or it is damaged, or has more ids than the model's table.
         ImportError:     it needs a package that is not installed.
     """
-    folder = Path(folder)
-    tokenizer = _tokenizer_of(folder)
-    if (folder / CONFIG).exists():
-        require_rows(folder, tokenizer, read_json(file_of(folder, CONFIG)).get("vocab_size"))
-    return tokenizer
+    return tokenizer_for(folder, None)
 
 
-def require_rows(source: object, tokenizer: FolderTokenizer, rows: object) -> None:
-    """Check that a model's table has a row for each id of texts.
+def tokenizer_for(folder: str | Path, rows: object) -> FolderTokenizer:
+    """The tokenizer of a folder, as `load_tokenizer` reads it, for a model that may lie elsewhere.
 
     Args:
-        source: what the error begins with.
-        rows:   of the table, vocab_size of config.json; not compared if it is not a number.
+        rows: of the model's table, vocab_size of its config.json; not compared if it is no number.
 
     Raises:
-        CheckpointError: it has fewer.
+        CheckpointError: see `load_tokenizer`; or the tokenizer has more ids than so many.
+        ImportError:     it needs a package that is not installed.
     """
-    if isinstance(rows, int) and tokenizer.num_ids > rows:
+    folder = Path(folder)
+    tokenizer, known = _tokenizer_of(folder), [rows]
+    if (folder / CONFIG).exists():
+        known.append(read_json(file_of(folder, CONFIG)).get("vocab_size"))
+    least = min([each for each in known if isinstance(each, int)], default=None)
+    if least is not None and (num_ids := tokenizer.num_ids) > least:
         raise CheckpointError.at_caller(
-            f"{source}: its tokenizer has ids up to {tokenizer.num_ids - 1}, and the model's table "
-            f"has {rows} rows (vocab_size); nothing was loaded.\n"
+            f"{folder}: its tokenizer has ids up to {num_ids - 1}, and the model's table "
+            f"has {least} rows (vocab_size); nothing was loaded.\n"
             "  rule: each id of a text is the number of a row\n"
             "  fix:  take both from one copy of the model; after words were added to the tokenizer "
             "add rows in transformers: model.resize_token_embeddings(len(tokenizer))"
         )
+    return tokenizer
 
 
 def _tokenizer_of(folder: Path) -> FolderTokenizer:
