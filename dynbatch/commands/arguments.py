@@ -1,4 +1,4 @@
-"""Options of commands that are functions of the user."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from dynbatch.errors import DataError
+
+
+def add_base(add: Callable[..., object]) -> None:
+    """Add the option --from to a command that loads a run: a folder, in `from_`."""
+    add("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
+        "now, if it was moved")  # fmt: skip
 
 
 def function_of_the_user(option: str, name: str) -> Callable[..., Any]:

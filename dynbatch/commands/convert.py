@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import fill
 
 from dynbatch.commands import state_dicts
+from dynbatch.commands.arguments import add_base
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.models.lora.adapting import adapters_of, merge_adapter
 from dynbatch.models.pretrained import load_pretrained
@@ -74,8 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace what is there")
     add("--dtype", choices=list(DTYPES), default="float32", help="of the values in a folder for "
         "transformers (%(default)s)")  # fmt: skip
-    add("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
-        "now, if it was moved")  # fmt: skip
+    add_base(add)
     add("--key", metavar="NAME", help="the state dict's entry of a .pt file that has several")
 
 

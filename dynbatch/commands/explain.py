@@ -13,6 +13,7 @@ from typing import Any
 
 from dynbatch import backend
 from dynbatch import nodes as F
+from dynbatch.commands.arguments import add_base
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.backends import rounding
@@ -65,8 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--file", metavar="DATA", help="take lines of this file (the run's own data)")
     add("--sentences", type=positive, default=256, metavar="N", help="examples to take, from all "
         "over the file (%(default)s)")  # fmt: skip
-    add("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
-        "now, if it was moved")  # fmt: skip
+    add_base(add)
     add("--html", metavar="FILE", help="write a page with every batch on a timeline")
     add("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev")
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where to train: cpu, "

@@ -15,6 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from dynbatch.commands.arguments import add_base
 from dynbatch.commands.loading import TextModel, load
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import ArgumentError, DataError
@@ -109,8 +110,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", metavar="NAME", help="bytes, ids, or a folder (that of the model)")
     makes = parser.add_mutually_exclusive_group().add_argument
     makes("--loader", metavar="FUNCTION", help="makes a model of your own, see below")
-    makes("--from", dest="from_", metavar="FOLDER", help="where the model of a run with --lora is "
-          "now, if it was moved")  # fmt: skip
+    add_base(makes)
     for name, (kind, what) in _NUMBERS.items():
         shown = "X" if kind is float else "N"
         add(flag_of(name), type=kind, metavar=shown, help=what)
