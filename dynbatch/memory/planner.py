@@ -42,6 +42,7 @@ class Interval:
         alignment: its offset is a multiple of this many elements.
         cause:     what it is for, for reports.
         owner:     the node type that needs it, for reports.
+        is_form:   whether it has what another one has, in 16 bits or widened from these.
     """
 
     size: int
@@ -51,6 +52,7 @@ class Interval:
     offset: int = field(default=-1)
     cause: str = ""
     owner: str = ""
+    is_form: bool = False
 
 
 def assign_offsets(
@@ -235,6 +237,7 @@ def live_peak(intervals: Sequence[Interval]) -> int:
 
 
 def fullest_stage(intervals: Sequence[Interval]) -> tuple[int, int]:
+    """The first stage with the most elements alive, and their number."""
     changes: dict[int, int] = {}
     for block in intervals:
         changes[block.first] = changes.get(block.first, 0) + block.size

@@ -329,7 +329,7 @@ class Executor:
         memory, run = plan.memory, self._run
         arenas, held = self._arenas, self._arenas.num_bytes
         arena = arenas.take(memory.elements)
-        if memory.scratch.sizes:
+        if memory.scratch:
             run.scratch = arenas.take(memory.scratch_elements)
         self.statistics.peak_bytes = arenas.peak_bytes
         if arenas.num_bytes == arenas.peak_bytes:

@@ -93,7 +93,7 @@ class RepeatedRun:
         self.rest()
         memory = self._memory
         arena, scratch = self._arenas.take(memory.elements), None
-        if memory.scratch.sizes:
+        if memory.scratch:
             scratch = self._arenas.take(memory.scratch_elements)
         apply(memory, arena, scratch)
         steps = [step for stage in memory.stages for step in stage.steps]

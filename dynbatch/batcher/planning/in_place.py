@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import GradientTarget, Placement
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.memory import Interval
 
 NEVER = 1 << 61
 """After every stage."""
@@ -44,7 +45,7 @@ class InPlace:
         step: StepRun,
         targets: Sequence[GradientTarget | None],
         gradients: Mapping[Block, int],
-        sizes: Sequence[int],
+        table: Sequence[Interval],
     ) -> None:
         """Note that a step's last input gradient may take the place of its output's gradient."""
         if step.node_type.passes:
@@ -63,14 +64,18 @@ class InPlace:
                     return
                 row = gradients[source.gradient_blocks[0]] if target.direct else target.scratch
                 gradient = gradients.get(step.block)
-                if gradient is not None and row is not None and sizes[row] == sizes[gradient]:
+                if (
+                    gradient is not None
+                    and row is not None
+                    and table[row].size == table[gradient].size
+                ):
                     self._pairs.append((gradient, row))
                 return
 
     def added(self, row: int, time: int) -> None:
         self._added.setdefault(row, time)
 
-    def _shared(self, sizes: Sequence[int], lasts: Sequence[int]) -> dict[int, list[int]]:
+    def _shared(self, table: Sequence[Interval]) -> dict[int, list[int]]:
         """The rows of equal gradients that can share one place, by each of them."""
         shared: dict[int, list[int]] = {}
         for rows in self._equal:
@@ -78,36 +83,31 @@ class InPlace:
             for row in rows[1:]:
                 others = [other for other in together if other != row]
                 apart = [
-                    lasts[a] >= self._added.get(b, NEVER)
+                    table[a].last >= self._added.get(b, NEVER)
                     for other in others
                     for a, b in ((row, other), (other, row))
                 ]
                 if len(others) == len(together) and not any(apart):
                     together.append(row)
-            if len(together) > 1 and sizes[rows[0]]:
+            if len(together) > 1 and table[rows[0]].size:
                 shared.update(dict.fromkeys(together, together))
         return shared
 
-    def chains(
-        self,
-        sizes: Sequence[int],
-        firsts: Sequence[int],
-        lasts: Sequence[int],
-        alignments: Sequence[int],
-    ) -> list[list[int]]:
+    def chains(self, table: Sequence[Interval]) -> list[list[int]]:
         """Chains of rows that share one place: each ends as the next one begins, or equals it."""
-        equal = self._shared(sizes, lasts)
+        equal = self._shared(table)
         chain_of: dict[int, list[int]] = {}
         for rows in equal.values():
             chain_of.update(dict.fromkeys(rows, rows))
         for old, new in self._pairs:
-            if lasts[old] != firsts[new] or alignments[old] != alignments[new]:
+            block, last = table[old], table[old].last
+            if last != table[new].first or block.alignment != table[new].alignment:
                 continue
-            if self._readers.get((old, lasts[old]), 0) > 1 or not sizes[old]:
+            if self._readers.get((old, last), 0) > 1 or not block.size:
                 continue
             follows = equal.get(new, [new])
             before = equal.get(old, [old])
-            if any([lasts[row] >= lasts[old] for row in before if row != old]):
+            if any([table[row].last >= last for row in before if row != old]):
                 continue
             chain = chain_of.get(old, [old])
             if chain[-len(before) :] == before and chain_of.get(new, follows) == follows:

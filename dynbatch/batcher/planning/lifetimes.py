@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
 from dynbatch.batcher.planning.stage_order import StageOrder
 from dynbatch.batcher.planning.stages import (
@@ -28,6 +27,7 @@ from dynbatch.batcher.steps.placement import (
     halves_size,
 )
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.memory import Interval
 
 END = 1 << 60
 """The last stage of a block that outlives its run."""
@@ -53,7 +53,8 @@ class LifetimeWalk:
             looks at each.
 
     Attributes:
-        table:      blocks of the arena, as if none took the place of another.
+        table:      blocks of the arena, as if none took the place of another; a block's row is its
+            place here.
         scratch:    workspaces of a run without a loss, whose arena stays with its values.
         stages:     the stages.
         placements: of each step's forward; `recomputed`, of its second forward.
@@ -67,8 +68,8 @@ class LifetimeWalk:
     """
 
     def __init__(self, graph: StepGraph, saving: MemorySaving, in_place: bool) -> None:
-        self.table = BlockTable()
-        self.scratch = BlockTable()
+        self.table: list[Interval] = []
+        self.scratch: list[Interval] = []
         self.stages: list[Stage] = []
         self.placements: dict[StepRun, Placement] = {}
         self.recomputed: dict[StepRun, Placement] = {}
@@ -86,7 +87,7 @@ class LifetimeWalk:
         loss = graph.loss
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
-            self.gradients[loss] = self.table.add(loss.size, 0, END, loss.width, "gradients", owner)
+            self.gradients[loss] = self._add(loss.size, 0, END, loss.width, "gradients", owner)
         stages = StageSequence(graph, saving, in_place)
         self._widened_names = stages.widened_names
         self._narrowed = stages.narrowed
@@ -95,6 +96,32 @@ class LifetimeWalk:
         self._accumulated = stages.accumulated
         for time, (kind, steps) in enumerate(stages.sequence):
             self._walk_stage(time, kind, steps)
+
+    def _add(
+        self, size: int, first: int, last: int, width: int, cause: str, owner: str,
+        is_form: bool = False,
+    ) -> int:  # fmt: skip
+        """Add a block of the arena; return its row."""
+        self.table.append(Interval(size, first, last, width or 1, -1, cause, owner, is_form))
+        return len(self.table) - 1
+
+    def _add_workspace(
+        self, elements: int, time: int, owner: str, apart: bool = False
+    ) -> tuple[int, int] | None:
+        """Add a workspace; return its row and elements, or None for none.
+
+        Args:
+            apart: whether it lies among those of `scratch`.
+        """
+        table = self.scratch if apart else self.table
+        if elements:
+            table.append(Interval(elements, time, time, SCRATCH_ALIGNMENT, -1, "workspace", owner))
+        return (len(table) - 1, elements) if elements else None
+
+    def _lasts_until(self, row: int, time: int) -> None:
+        """Have a block live until a stage at least."""
+        block = self.table[row]
+        block.last = max(block.last, time)
 
     def _walk_stage(self, time: int, kind: StageKind, steps: Sequence[StepRun]) -> None:
         self._cleared, self._adding = [], set()
@@ -115,7 +142,7 @@ class LifetimeWalk:
         self.stages.append(Stage(kind, steps, self._cleared))
 
     def _walk_forward(self, step: StepRun, time: int, again: bool) -> None:
-        graph, add, values = self._graph, self.table.add, self._values
+        graph, add, values = self._graph, self._add, self._values
         differentiates = graph.loss is not None
         owner = step.node_type.__name__
         stays = not graph.kept.isdisjoint(step.blocks) or (graph.trains and not differentiates)
@@ -138,11 +165,7 @@ class LifetimeWalk:
             name: (add(n * width, time, last, width, KEPT, owner), n, width)
             for name, (n, width) in asked.saved.items()
         }
-        workspace = None
-        if asked.workspace:
-            table = self.table if differentiates else self.scratch
-            row = table.add(asked.workspace, time, time, SCRATCH_ALIGNMENT, "workspace", owner)
-            workspace = row, asked.workspace
+        workspace = self._add_workspace(asked.workspace, time, owner, apart=not differentiates)
         placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute, narrow)
         (self.recomputed if again else self.placements)[step] = placement
         if self.pairs is not None:
@@ -152,16 +175,17 @@ class LifetimeWalk:
 
     def _walk_narrow(self, step: StepRun, time: int) -> None:
         """Take half the room for what a step has left, of which it is cut now."""
-        placement, table = self.placements[step], self.table
+        placement = self.placements[step]
         narrow: dict[Left, int] = {}
         for left in [*range(len(step.blocks)), *placement.saved]:
             if left in self._narrowed[step]:
                 row = placement.place(left)
-                table.lasts[row] = max(table.lasts[row], time)
-                size, cause = halves_size(table.sizes[row]), table.causes[row]
-                narrow[left] = table.add(
-                    size, time, time, SCRATCH_ALIGNMENT, cause, table.owners[row], is_form=True
-                )
+                self._lasts_until(row, time)
+                block = self.table[row]
+                narrow[left] = self._add(
+                    halves_size(block.size), time, time, SCRATCH_ALIGNMENT, block.cause,
+                    block.owner, is_form=True,
+                )  # fmt: skip
                 if isinstance(left, int):
                     self._narrow[step.blocks[left]] = narrow[left]
         self.placements[step] = placement._replace(narrow=narrow)
@@ -176,13 +200,10 @@ class LifetimeWalk:
             self._widen(step, name, time)
 
     def _widen(self, step: StepRun, left: Left, time: int) -> int:
-        placement, table = self.placements[step], self.table
-        table.lasts[placement.narrow[left]] = time
-        wide = placement.place(left)
-        size, width = table.sizes[wide], table.alignments[wide]
-        row = table.add(
-            size, time, time, width, table.causes[wide], table.owners[wide], is_form=True
-        )
+        placement = self.placements[step]
+        self.table[placement.narrow[left]].last = time
+        wide = self.table[placement.place(left)]
+        row = self._add(wide.size, time, time, wide.alignment, wide.cause, wide.owner, is_form=True)
         self.placements[step] = placement._replace(widened={**placement.widened, left: row})
         return row
 
@@ -206,7 +227,7 @@ class LifetimeWalk:
             packings.append(
                 None
                 if source.is_view
-                else self.table.add(
+                else self._add(
                     source.size, time, until, source.width, "copies", step.node_type.__name__
                 )
             )
@@ -218,23 +239,21 @@ class LifetimeWalk:
         if self._narrow and self._reads_narrow_input(step, backward):
             narrow = self._narrow.get(step.sources[0].blocks[0])
         if narrow is not None:
-            self.table.lasts[narrow] = until
+            self.table[narrow].last = until
         return narrow
 
     def _read(self, blocks: Iterable[Block], time: int) -> None:
-        lasts = self.table.lasts
         for block in blocks:
             row = self._values.get(block)
             if row is None:
                 self._order.require_written(block)
-            elif lasts[row] < time:
-                lasts[row] = time
+            else:
+                self._lasts_until(row, time)
 
     # Backward -------------------------------------------------------------------------------------
 
     def _walk_backward(self, step: StepRun, time: int) -> None:
-        graph, lasts = self._graph, self.table.lasts
-        node_type = step.node_type
+        graph, node_type = self._graph, step.node_type
         retains = step.retains
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
@@ -253,27 +272,21 @@ class LifetimeWalk:
                 self._order.require_written(step.block)
         else:
             for row in placement.read_by_backward():
-                lasts[row] = max(lasts[row], until)
+                self._lasts_until(row, until)
         for block in step.blocks:
-            row = self.gradients[block]
-            lasts[row] = END if block in graph.kept else max(lasts[row], until)
-        workspace = None
+            self._lasts_until(self.gradients[block], END if block in graph.kept else until)
         recompute = self._saving.segments.get(step, step.batch.recompute)
         elements = step.needs_backward(recompute)
-        if elements:
-            row = self.table.add(
-                elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
-            )
-            workspace = row, elements
+        workspace = self._add_workspace(elements, time, node_type.__name__)
         self._add_backward(step, time, packings, workspace, output, narrow)
         if self.pairs is not None:
-            self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
+            self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table)
 
     def _fused_backward(self, step: StepRun, time: int) -> None:
         self._order.finished.add(step)
         row = self.gradients.get(step.block)
         if row is not None:
-            self.table.lasts[row] = max(self.table.lasts[row], time)
+            self._lasts_until(row, time)
         self._add_backward(step, time, (), None, False)
 
     def _add_backward(
@@ -330,7 +343,7 @@ class LifetimeWalk:
         if self._can_add(step, source, time):
             self._add_to_gradient(block, time)
             return GradientTarget(direct=True, adds=True)
-        scratch = self.table.add(
+        scratch = self._add(
             source.size, time, time, source.width, "gradients", step.node_type.__name__
         )
         for block in blocks:
@@ -343,9 +356,7 @@ class LifetimeWalk:
     def _begin_gradient(self, block: Block, time: int) -> None:
         last = END if block in self._graph.kept else time
         owner = type(block.nodes[0]).__name__
-        self.gradients[block] = self.table.add(
-            block.size, time, last, block.width, "gradients", owner
-        )
+        self.gradients[block] = self._add(block.size, time, last, block.width, "gradients", owner)
 
     def _ensure_gradient(self, block: Block, time: int) -> None:
         if self._begins(block):
@@ -368,7 +379,7 @@ class LifetimeWalk:
         if not step.batch.device.is_cuda or len(step.sources) > 1 or block in self._adding:
             return False
         row = self.gradients.get(block)
-        if row is None or self.table.firsts[row] >= time:
+        if row is None or self.table[row].first >= time:
             return False
         self._adding.add(block)
         return True

@@ -57,7 +57,8 @@ class LiveProfile:
         self._inputs: list[list[int]] = [[] for _ in steps]
         self._readers: list[list[int]] = [[] for _ in steps]
         self._walk()
-        sizes, lasts, firsts = plan.blocks.sizes, plan.blocks.lasts, plan.blocks.firsts
+        sizes = [block.size for block in plan.blocks]
+        lasts = [block.last for block in plan.blocks]
         placements = plan.placements.values()
         self._size = [sum([sizes[row] for row in p.blocks]) for p in placements]
         # Between forward and backward, where some of it lies in 16 bits.
@@ -74,7 +75,9 @@ class LiveProfile:
             for p, again in zip(placements, wide, strict=True)
         ]
         # The entry from which values that lie in 16 bits are float32 again.
-        self._wide = [2 * min([firsts[row] for row in again], default=0) for again in wide]
+        self._wide = [
+            2 * min([plan.blocks[row].first for row in again], default=0) for again in wide
+        ]
         self._slot: dict[int, int] = {}  # of each recomputed step, the entry at which it runs again
         self._segments = [p.recompute for p in placements]
         self._work: dict[int, int] = {}  # the most that a step works with when it runs again
@@ -143,12 +146,10 @@ class LiveProfile:
     # From the plan --------------------------------------------------------------------------------
 
     def _alive(self) -> Array:
-        table = self._plan.shared
         changes = np.zeros(self._end + 2, np.int64)
-        sizes = np.array(table.sizes, np.int64)
-        np.add.at(changes, 2 * np.array(table.firsts), sizes)
-        lasts = np.minimum(2 * np.array(table.lasts) + 1, self._end + 1)
-        np.subtract.at(changes, lasts, sizes)
+        for block in self._plan.shared:
+            changes[2 * block.first] += block.size
+            changes[min(2 * block.last + 1, self._end + 1)] -= block.size
         alive: Array = np.cumsum(changes)[:-1]
         return alive
 

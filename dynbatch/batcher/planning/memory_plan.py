@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
 from dynbatch.batcher.planning.stages import (
     NO_SAVING,
@@ -20,7 +19,7 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Left, Placement
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
-from dynbatch.memory.planner import TIGHT, assign_offsets
+from dynbatch.memory.planner import TIGHT, assign_offsets, fullest_stage
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class MemoryPlan:
     recomputed: Mapping[StepRun, Placement]
     backward: Mapping[StepRun, BackwardPlacement]
     gradients: Mapping[Block, int]
-    blocks: BlockTable
-    scratch: BlockTable
-    shared: BlockTable
+    blocks: Sequence[Interval]
+    scratch: Sequence[Interval]
+    shared: Sequence[Interval]
     row_of: Sequence[int]
     offsets: Sequence[int] = ()
     scratch_offsets: Sequence[int] = ()
@@ -77,7 +76,7 @@ class MemoryPlan:
     ) -> tuple[Mapping[StepRun, Placement], Mapping[StepRun, BackwardPlacement]]:
         """`placements` and `backward`, with first elements in an arena in place of rows."""
         offsets = self.offsets
-        of_workspaces = self.scratch_offsets if self.scratch.sizes else offsets
+        of_workspaces = self.scratch_offsets if self.scratch else offsets
         return (
             {step: x.at(offsets, of_workspaces) for step, x in self.placements.items()},
             {step: x.at(offsets) for step, x in self.backward.items()},
@@ -85,7 +84,7 @@ class MemoryPlan:
 
     def fullest(self) -> tuple[int, int]:
         """The first stage with the most elements alive, and their number: no arena is smaller."""
-        return self.shared.fullest(len(self.stages))
+        return fullest_stage(self.shared)
 
     def best_left_wide(self, stage: int, most: int) -> list[tuple[StepRun, Left]]:
         """The parts of what steps leave that had best stay float32 if here is the peak.
@@ -93,7 +92,7 @@ class MemoryPlan:
         The largest, at most so many, that are there in both forms; else the largest that are
         float32 again, for which 16 bits gained nothing here. See `MemorySaving.wide`.
         """
-        firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
+        blocks = self.blocks
         in_both: Counter[tuple[StepRun, Left]] = Counter()
         last: Counter[tuple[StepRun, Left]] = Counter()
         for step, placement in self.placements.items():
@@ -102,18 +101,18 @@ class MemoryPlan:
                 if again is None and isinstance(left, str):
                     continue  # backward reads it in 16 bits
                 cut, first, second = [
-                    row is not None and firsts[row] <= stage <= lasts[row]
+                    row is not None and blocks[row].first <= stage <= blocks[row].last
                     for row in (narrow, placement.place(left), again)
                 ]
                 if cut and (first or second):
-                    in_both[step, left] += sizes[narrow]
+                    in_both[step, left] += blocks[narrow].size
                 elif second:
-                    last[step, left] += sizes[narrow]
+                    last[step, left] += blocks[narrow].size
         return [key for key, _ in (in_both or last).most_common(most)]
 
     def outlives(self, row: int) -> bool:
         """Whether a block stays after the run."""
-        return self.blocks.lasts[row] >= END
+        return self.blocks[row].last >= END
 
     @property
     def waits(self) -> bool:
@@ -124,10 +123,9 @@ class MemoryPlan:
     @property
     def intervals(self) -> list[Interval]:
         """The blocks of the arena with their offsets; -1 as long as nothing is `placed`."""
-        offsets = [-1] * len(self.shared.sizes)
-        for row, offset in zip(self.row_of, self.offsets, strict=False):
-            offsets[row] = offset
-        return self.shared.intervals(offsets)
+        offsets = dict(zip(self.row_of, self.offsets, strict=False))
+        pairs = enumerate(self.shared)
+        return [replace(block, offset=offsets.get(row, -1)) for row, block in pairs]
 
 
 ONE_BY_ONE = 4
@@ -200,30 +198,21 @@ def plan_memory(
     return plan_lifetimes(graph, saving, in_place).placed()
 
 
-def _shared(walk: LifetimeWalk) -> tuple[BlockTable, Sequence[int]]:
+def _shared(walk: LifetimeWalk) -> tuple[Sequence[Interval], Sequence[int]]:
     """The blocks, followed by one row for each chain of blocks that share a place."""
     table = walk.table
-    chains = []
-    if walk.pairs is not None:
-        chains = walk.pairs.chains(table.sizes, table.firsts, table.lasts, table.alignments)
+    chains = [] if walk.pairs is None else walk.pairs.chains(table)
     if not chains:
-        return table, range(len(table.sizes))
+        return table, range(len(table))
     chained = {row for chain in chains for row in chain}
-    shared = BlockTable()
-    row_of = [-1] * len(table.sizes)
-    alone = [row for row in range(len(row_of)) if row not in chained]
-    for number, row in enumerate(alone):
-        row_of[row] = number
-    heads = alone + [chain[0] for chain in chains]
-    for name in BlockTable.__slots__:
-        column = getattr(table, name)
-        setattr(shared, name, [column[row] for row in heads])
-    shared.lasts[len(alone) :] = [max([table.lasts[row] for row in chain]) for chain in chains]
-    for number, chain in enumerate(chains, len(alone)):
-        for row in chain:
-            row_of[row] = number
-    return shared, row_of
+    chains = [*[[row] for row in range(len(table)) if row not in chained], *chains]
+    shared = [
+        replace(table[chain[0]], last=max([table[row].last for row in chain])) for chain in chains
+    ]
+    number_of = {row: number for number, chain in enumerate(chains) for row in chain}
+    return shared, [number_of[row] for row in range(len(table))]
 
 
-def _columns(table: BlockTable) -> tuple[list[int], list[int], list[int], list[int]]:
-    return table.sizes, table.firsts, table.lasts, table.alignments
+def _columns(table: Sequence[Interval]) -> list[list[int]]:
+    names = "size", "first", "last", "alignment"
+    return [[getattr(block, name) for block in table] for name in names]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.memory import Interval
 
 EARLIER = "earlier runs"
@@ -63,7 +62,7 @@ class MemoryUse:
     @classmethod
     def of(
         cls,
-        tables: Sequence[BlockTable],
+        blocks: Sequence[Interval],
         stages: Sequence[tuple[str, Sequence[type]]],
         itemsize: int = 1,
         held_bytes: int = 0,
@@ -73,7 +72,7 @@ class MemoryUse:
         """Add up the bytes of a run.
 
         Args:
-            tables:      blocks of its arenas.
+            blocks:      of its arenas.
             stages:      of each stage what it does, and with which node types.
             itemsize:    bytes of an element.
             held_bytes:  arenas of earlier runs.
@@ -83,22 +82,15 @@ class MemoryUse:
         labels = [
             f"{what} {', '.join([k.__name__ for k in types])}".rstrip() for what, types in stages
         ]
-        blocks = [block for table in tables for block in table.intervals(())]
-        begins: list[list[Interval]] = [[] for _ in labels]
-        ending: list[list[Interval]] = [[] for _ in labels]
+        changes: list[Counter[str]] = [Counter() for _ in range(len(labels) + 1)]
         for block in blocks:
-            begins[block.first].append(block)
-            if block.last < len(labels):
-                ending[block.last].append(block)
+            changes[block.first][block.cause] += block.size * itemsize
+            changes[min(block.last + 1, len(labels))][block.cause] -= block.size * itemsize
         alive: Counter[str] = Counter()
         uses = []
-        # Blocks that end in a stage are alive in it: they are taken off after its bytes are noted.
-        for label, begin, end in zip(labels, begins, ending, strict=True):
-            for block in begin:
-                alive[block.cause] += block.size * itemsize
+        for label, change in zip(labels, changes, strict=False):
+            alive.update(change)
             uses.append((label, {cause: size for cause, size in alive.items() if size}))
-            for block in end:
-                alive[block.cause] -= block.size * itemsize
         sums = [sum(causes.values()) for _, causes in uses]
         live = max(sums, default=0)
         fullest = sums.index(live) if sums else 0

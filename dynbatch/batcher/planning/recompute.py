@@ -92,10 +92,10 @@ def can_run_again(graph: StepGraph, step: StepRun) -> bool:
 
 def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
     """Steps whose values no backward reads: freeing them costs nothing."""
-    stages, lasts = plan.stages, plan.blocks.lasts
 
     def ends_in_forward(row: int) -> bool:
-        return lasts[row] < END and stages[lasts[row]].kind is StageKind.FORWARD
+        last = plan.blocks[row].last
+        return last < END and plan.stages[last].kind is StageKind.FORWARD
 
     return frozenset(
         [

@@ -71,9 +71,10 @@ class RunPlan(NamedTuple):
             held_bytes: arenas of earlier runs.
         """
         memory = self.memory
+        distinct = sum([block.size for block in memory.blocks if not block.is_form])
         return partial(
             MemoryUse.of,
-            (memory.shared, memory.scratch),
+            [*memory.shared, *memory.scratch],
             [
                 (stage_label(stage, memory.graph), [s.node_type for s in stage.steps])
                 for stage in memory.stages
@@ -82,7 +83,7 @@ class RunPlan(NamedTuple):
             held_bytes=held_bytes,
             arena_bytes=(memory.elements + memory.scratch_elements) * itemsize,
             tables_bytes=self._tables_bytes(),
-            blocks_bytes=held_bytes + memory.blocks.distinct * itemsize,
+            blocks_bytes=held_bytes + distinct * itemsize,
             saving=self.saving,
             limit=self.limit,
             recompute_share=self.recompute_share,

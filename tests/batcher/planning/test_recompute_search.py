@@ -114,8 +114,7 @@ def searched(monkeypatch):
 
 def alive(plan):
     """Elements at each stage."""
-    table = plan.shared
-    rows = list(zip(table.sizes, table.firsts, table.lasts, strict=True))
+    rows = [(block.size, block.first, block.last) for block in plan.shared]
     return [sum(n for n, a, b in rows if a <= k <= b) for k in range(len(plan.stages))]
 
 
