@@ -44,6 +44,7 @@ class Needs(NamedTuple):
 
 
 NOTHING = Needs({}, 0)
+ALL_INPUTS = Retain(inputs=True)
 
 
 class StepRun:
@@ -232,12 +233,7 @@ class StepRun:
             self.copied_bytes += move_rectangles(self.node_type.moves(self.batch))
             self.batch.launches += 1
         else:
-            narrow, packings = self.placement.narrow_input, self.placement.packings
-            if narrow is not None:
-                xs = [self._narrow_view(arena, narrow)]
-            else:
-                pairs = zip(self.sources, packings, strict=True)
-                xs = [self._pack(source, packing, arena) for source, packing in pairs]
+            xs = self._inputs(arena, self.placement, ALL_INPUTS)
             self.place_saved(arena)
             y = self.block.values()
             self.batch.ports = [port.values() for port in self.block.ports]
@@ -256,22 +252,12 @@ class StepRun:
         left, placement = self.placement, self.backward_placement
         if left.saved and not self.batch.saved:
             raise freed(self.nodes[0])
-        retains = self.retains
         batch = self.batch
         for name, (_, rows, width) in left.saved.items() if left.narrow else ():
             if name in left.narrow and name not in left.widened:
                 short = halves(arena, left.narrow[name], rows * width)
                 batch.saved[name] = short.reshape(rows, width)
-        if placement.narrow_input is not None:
-            batch.inputs = (self._narrow_view(arena, placement.narrow_input),)
-        else:
-            pairs = zip(self.sources, placement.packings, strict=True)
-            batch.inputs = tuple(
-                [
-                    self._pack(source, packing, arena) if retains.input(k) else None
-                    for k, (source, packing) in enumerate(pairs)
-                ]
-            )
+        batch.inputs = tuple(self._inputs(arena, placement, self.retains))
         batch.output = self.block.values() if placement.output else None
         batch.gradients = self.gradients
         batch.port_gradients = [port.gradients() for port in self.block.ports]
@@ -308,19 +294,27 @@ class StepRun:
 
     # Places ---------------------------------------------------------------------------------------
 
-    def _pack(self, source: BatchInput, place: int | None, arena: Array) -> Ragged:
-        if source.is_view:
-            return source.view()
-        assert place is not None
-        packed, copied = source.pack(arena, place)
-        self.copied_bytes += copied
-        self.batch.launches += 1
-        return packed
-
-    def _narrow_view(self, arena: Array, start: int) -> Ragged:
-        """View the one input in 16 bits."""
-        (source,) = self.sources
-        return source.view_of(halves(arena, start, source.blocks[0].size))
+    def _inputs(
+        self, arena: Array, placement: Placement | BackwardPlacement, reads: Retain
+    ) -> list[Any]:
+        """The inputs that a pass reads, as views or packed by copies; None for the others."""
+        if placement.narrow_input is not None:  # the one input in 16 bits
+            (source,) = self.sources
+            short = halves(arena, placement.narrow_input, source.blocks[0].size)
+            return [source.view_of(short)]
+        xs: list[Ragged | None] = []
+        for k, (source, place) in enumerate(zip(self.sources, placement.packings, strict=True)):
+            if not reads.input(k):
+                xs.append(None)
+            elif source.is_view:
+                xs.append(source.view())
+            else:
+                assert place is not None
+                packed, copied = source.pack(arena, place)
+                self.copied_bytes += copied
+                self.batch.launches += 1
+                xs.append(packed)
+        return xs
 
     def place_saved(self, arena: Array) -> None:
         """Have what forward leaves, and its workspace, where the plan has put them."""
