@@ -29,6 +29,7 @@ from dynbatch.debugging.step_arrays import StepArray, Words, arrays_of, one_by_o
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download, split
 from dynbatch.kernels.runtime.transfer import to_host
+from dynbatch.memory import Interval
 from dynbatch.nodes.node import Node, heading
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
@@ -129,7 +130,7 @@ class StepCheck:
     def _inputs(
         self,
         arena: Array,
-        packings: Sequence[int | None],
+        packings: Sequence[Interval | None],
         reads: Callable[[int], bool] = lambda position: True,
     ) -> list[Array | None]:
         """The elements of each input as the kernels had them; copies are compared with values."""
@@ -142,7 +143,7 @@ class StepCheck:
             else:
                 packing = packings[position]
                 assert packing is not None
-                packed = to_host(source.packed(arena, packing).flat)
+                packed = to_host(source.packed(arena, packing.offset).flat)
                 values = [to_host(x._block.node_values(x)).ravel() for x in source.nodes]
                 what = f"value, copied for {self.step.nodes[0].label()},"
                 parts = one_by_one([(x, what, x.shape, None) for x in source.nodes])
@@ -195,7 +196,7 @@ class StepCheck:
         for source, target in self.step.gradient_targets():
             if target is None or target.scratch is None:
                 continue
-            packed = to_host(source.packed(arena, target.scratch).flat)
+            packed = to_host(source.packed(arena, target.scratch.offset).flat)
             dxs = split(packed, [(x.rows * x.width,) for x in source.nodes])
             added = magnitude(packed)
             for x, dx in zip(source.nodes, dxs, strict=True):

@@ -31,7 +31,7 @@ Columns = tuple[tuple[int, ...], ...]
 _known: Recent[Columns, tuple[int, tuple[int, ...]]] = Recent(CACHED)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Interval:
     """A block of the arena and its lifetime.
 

@@ -48,7 +48,7 @@ def change_form(stage: Stage, arena: Array) -> None:
                 flat = step.batch.saved[left].reshape(-1)
             else:
                 flat = step.blocks[left].values().flat
-            short = halves(arena, step.placement.narrow[left], flat.size)
+            short = halves(arena, step.placement.narrow[left].offset, flat.size)
             if stage.kind is StageKind.NARROW:  # which rounds what it cuts
                 narrow(flat, short)
             else:
@@ -59,13 +59,13 @@ def place_widened(stage: Stage) -> None:
     """Have what a stage makes float32 again read from where it will lie."""
     for step in stage.steps if stage.kind is not StageKind.NARROW else ():
         for left in _changed(stage, step):
-            start = step.placement.widened[left]
+            wide = step.placement.widened[left]
             if isinstance(left, str):
                 saved = step.placement.saved
-                saved = {**saved, left: (start, *saved[left][1:])}
+                saved = {**saved, left: (wide, *saved[left][1:])}
                 step.placement = step.placement._replace(saved=saved)
             else:
-                step.blocks[left].start = start
+                step.blocks[left].start = wide.offset
 
 
 def _changed(stage: Stage, step: StepRun) -> list[Left]:

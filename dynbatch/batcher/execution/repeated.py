@@ -157,9 +157,9 @@ def _forward_actions(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
             xs.append(source.view())
             continue
         assert packing is not None
-        for array, moves in packings(source.nodes, source.size, packing):
+        for array, moves in packings(source.nodes, source.size, packing.offset):
             actions.append((partial(move.run, array, arena, moves), True))
-        xs.append(source.packed(arena, packing))
+        xs.append(source.packed(arena, packing.offset))
     step.place_saved(arena)
     batch.ports = [port.values() for port in step.block.ports]
     kernel = partial(kind.forward_batch, batch, step.block.values(), *xs)

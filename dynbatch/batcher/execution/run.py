@@ -13,6 +13,7 @@ from operator import itemgetter
 from dynbatch.backend import Array, DType
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.batcher.execution.stage_runner import StepActions
+from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps.block import Block
@@ -172,33 +173,31 @@ def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
     Args:
         scratch: the arena of workspaces, where they have one of their own.
     """
-    offsets, fused = plan.offsets, plan.graph.fused
-    placements, backward = plan.passes
     for block in plan.graph.kept:
         block.kept = True
-    for step, placement in placements.items():
+    for step, placement in plan.placements.items():
         step.enter(placement, arena)
-        step.fused, step.scratch = step in fused, scratch
-    for step, target in backward.items():
+        step.fused, step.scratch = step in plan.graph.fused, scratch
+    for step, target in plan.backward.items():
         step.enter_backward(target)
-    for block, row in plan.gradients.items():
-        block.gradient, block.gradient_start = arena, offsets[row]
+    for block, place in plan.gradients.items():
+        block.gradient, block.gradient_start = arena, place.offset
 
 
 def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> None:
     """Prepare some steps to run forward once more, with arrays in other places."""
     for step in steps:
-        step.enter(plan.recomputed[step].at(plan.offsets, plan.offsets), arena)
+        step.enter(plan.recomputed[step], arena)
 
 
 def free(plan: MemoryPlan) -> None:
     """Drop the arrays of blocks that do not outlive the run."""
     for step, placement in plan.placements.items():
-        for block, row in zip(step.blocks, placement.blocks, strict=True):
-            if not plan.outlives(row):
+        for block, place in zip(step.blocks, placement.blocks, strict=True):
+            if place.last < END:
                 block.array = None
-        if any([not plan.outlives(row) for row, _, _ in placement.saved.values()]):
+        if any([place.last < END for place, _, _ in placement.saved.values()]):
             step.batch.saved.clear()
-    for block, row in plan.gradients.items():
-        if not plan.outlives(row):
+    for block, place in plan.gradients.items():
+        if place.last < END:
             block.gradient = None

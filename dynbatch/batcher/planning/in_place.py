@@ -18,34 +18,33 @@ class InPlace:
 
     And gradients that are equal, as those of both terms of a sum: they share one place until one of
     them is added to, if nobody reads another by then. Whether a node type bears that is its own to
-    say: `inplace_forward`, `inplace_backward`, `passes`. Blocks are rows of the plan's table.
+    say: `inplace_forward`, `inplace_backward`, `passes`.
     """
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[int, int]] = []
-        self._equal: list[list[int]] = []
-        self._added: dict[int, int] = {}
-        self._readers: dict[tuple[int, int], int] = {}
+        self._pairs: list[tuple[Interval, Interval]] = []
+        self._equal: list[list[Interval]] = []
+        self._added: dict[Interval, int] = {}
+        self._readers: dict[tuple[Interval, int], int] = {}
 
     def forward(
-        self, step: StepRun, time: int, values: Mapping[Block, int], placement: Placement
+        self, step: StepRun, time: int, values: Mapping[Block, Interval], placement: Placement
     ) -> None:
         """Note a planned step: its output may take the place of an input."""
-        for read in {values[b] for source in step.sources for b in source.blocks if b in values}:
-            self._readers[read, time] = self._readers.get((read, time), 0) + 1
+        for one in {values[b] for source in step.sources for b in source.blocks if b in values}:
+            self._readers[one, time] = self._readers.get((one, time), 0) + 1
         if not step.node_type.inplace_forward:
             return
         for source, packing in zip(step.sources, placement.packings, strict=True):
-            row = values.get(source.blocks[0]) if source.covers else packing
-            if row is not None and source.size == step.block.size:
-                self._pairs.append((row, placement.blocks[0]))
+            read = values.get(source.blocks[0]) if source.covers else packing
+            if read is not None and source.size == step.block.size:
+                self._pairs.append((read, placement.blocks[0]))
 
     def backward(
         self,
         step: StepRun,
         targets: Sequence[GradientTarget | None],
-        gradients: Mapping[Block, int],
-        table: Sequence[Interval],
+        gradients: Mapping[Block, Interval],
     ) -> None:
         """Note that a step's last input gradient may take the place of its output's gradient."""
         if step.node_type.passes:
@@ -62,52 +61,47 @@ class InPlace:
             if target is not None:
                 if target.direct and not _is_whole(source, target):
                     return
-                row = gradients[source.gradient_blocks[0]] if target.direct else target.scratch
+                written = gradients[source.gradient_blocks[0]] if target.direct else target.scratch
                 gradient = gradients.get(step.block)
-                if (
-                    gradient is not None
-                    and row is not None
-                    and table[row].size == table[gradient].size
-                ):
-                    self._pairs.append((gradient, row))
+                if gradient and written and gradient.size == written.size:
+                    self._pairs.append((gradient, written))
                 return
 
-    def added(self, row: int, time: int) -> None:
-        self._added.setdefault(row, time)
+    def added(self, gradient: Interval, time: int) -> None:
+        self._added.setdefault(gradient, time)
 
-    def _shared(self, table: Sequence[Interval]) -> dict[int, list[int]]:
-        """The rows of equal gradients that can share one place, by each of them."""
-        shared: dict[int, list[int]] = {}
-        for rows in self._equal:
-            together = rows[:1]
-            for row in rows[1:]:
-                others = [other for other in together if other != row]
+    def _shared(self) -> dict[Interval, list[Interval]]:
+        """Equal gradients that can share one place, by each of them."""
+        shared: dict[Interval, list[Interval]] = {}
+        for gradients in self._equal:
+            together = gradients[:1]
+            for gradient in gradients[1:]:
+                others = [other for other in together if other is not gradient]
                 apart = [
-                    table[a].last >= self._added.get(b, NEVER)
+                    a.last >= self._added.get(b, NEVER)
                     for other in others
-                    for a, b in ((row, other), (other, row))
+                    for a, b in ((gradient, other), (other, gradient))
                 ]
                 if len(others) == len(together) and not any(apart):
-                    together.append(row)
-            if len(together) > 1 and table[rows[0]].size:
+                    together.append(gradient)
+            if len(together) > 1 and gradients[0].size:
                 shared.update(dict.fromkeys(together, together))
         return shared
 
-    def chains(self, table: Sequence[Interval]) -> list[list[int]]:
-        """Chains of rows that share one place: each ends as the next one begins, or equals it."""
-        equal = self._shared(table)
-        chain_of: dict[int, list[int]] = {}
-        for rows in equal.values():
-            chain_of.update(dict.fromkeys(rows, rows))
+    def chains(self) -> list[list[Interval]]:
+        """Chains of blocks that share one place: each ends as the next one begins, or equals it."""
+        equal = self._shared()
+        chain_of: dict[Interval, list[Interval]] = {}
+        for gradients in equal.values():
+            chain_of.update(dict.fromkeys(gradients, gradients))
         for old, new in self._pairs:
-            block, last = table[old], table[old].last
-            if last != table[new].first or block.alignment != table[new].alignment:
+            if old.last != new.first or old.alignment != new.alignment:
                 continue
-            if self._readers.get((old, last), 0) > 1 or not block.size:
+            if self._readers.get((old, old.last), 0) > 1 or not old.size:
                 continue
             follows = equal.get(new, [new])
             before = equal.get(old, [old])
-            if any([table[row].last >= last for row in before if row != old]):
+            if any([block.last >= old.last for block in before if block is not old]):
                 continue
             chain = chain_of.get(old, [old])
             if chain[-len(before) :] == before and chain_of.get(new, follows) == follows:

@@ -1,12 +1,13 @@
 """Lifetimes of a run's blocks: from the stage of the first write to that of the last read.
 
-The stages of a run are walked once. Nothing is written on steps, blocks or nodes: blocks are rows
-of a table, and the walk hands out their numbers.
+The stages of a run are walked once. Nothing is written on steps, blocks or nodes: the walk makes
+intervals of an arena, which get their offsets at last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dynbatch.batcher.planning.in_place import InPlace
 from dynbatch.batcher.planning.stage_order import StageOrder
@@ -53,13 +54,12 @@ class LifetimeWalk:
             looks at each.
 
     Attributes:
-        table:      blocks of the arena, as if none took the place of another; a block's row is its
-            place here.
+        blocks:     of the arena, as if none took the place of another.
         scratch:    workspaces of a run without a loss, whose arena stays with its values.
         stages:     the stages.
         placements: of each step's forward; `recomputed`, of its second forward.
         backward:   of each step's backward.
-        gradients:  row of each block's gradient.
+        gradients:  the place of each block's gradient.
         pairs:      blocks that may take the place of others; None where none may. Then no kernel
             adds to a gradient either, so that whoever looks at a step sees what it makes.
 
@@ -68,17 +68,17 @@ class LifetimeWalk:
     """
 
     def __init__(self, graph: StepGraph, saving: MemorySaving, in_place: bool) -> None:
-        self.table: list[Interval] = []
+        self.blocks: list[Interval] = []
         self.scratch: list[Interval] = []
         self.stages: list[Stage] = []
         self.placements: dict[StepRun, Placement] = {}
         self.recomputed: dict[StepRun, Placement] = {}
         self.backward: dict[StepRun, BackwardPlacement] = {}
-        self.gradients: dict[Block, int] = {}
+        self.gradients: dict[Block, Interval] = {}
         self.pairs = InPlace() if in_place and graph.loss is not None else None
         self._graph = graph
         self._saving = saving
-        self._values: dict[Block, int] = {}
+        self._values: dict[Block, Interval] = {}
         self._ownerless = graph.without_gradient
         self._cleared: list[Block] = []
         self._adding: set[Block] = set()
@@ -92,36 +92,30 @@ class LifetimeWalk:
         self._widened_names = stages.widened_names
         self._narrowed = stages.narrowed
         self._reads_narrow_input = stages.reads_narrow_input
-        self._narrow: dict[Block, int] = {}  # rows of what lies in 16 bits alone
+        self._narrow: dict[Block, Interval] = {}  # what lies in 16 bits alone
         self._accumulated = stages.accumulated
         for time, (kind, steps) in enumerate(stages.sequence):
             self._walk_stage(time, kind, steps)
 
     def _add(
-        self, size: int, first: int, last: int, width: int, cause: str, owner: str,
-        is_form: bool = False,
-    ) -> int:  # fmt: skip
-        """Add a block of the arena; return its row."""
-        self.table.append(Interval(size, first, last, width or 1, -1, cause, owner, is_form))
-        return len(self.table) - 1
+        self, size: int, first: int, last: int, width: int, cause: str, owner: str
+    ) -> Interval:  # fmt: skip
+        """Add a block to the arena."""
+        return self._enter(Interval(size, first, last, width or 1, -1, cause, owner))
+
+    def _enter(self, block: Interval) -> Interval:
+        self.blocks.append(block)
+        return block
 
     def _add_workspace(
         self, elements: int, time: int, owner: str, apart: bool = False
-    ) -> tuple[int, int] | None:
-        """Add a workspace; return its row and elements, or None for none.
-
-        Args:
-            apart: whether it lies among those of `scratch`.
-        """
-        table = self.scratch if apart else self.table
-        if elements:
-            table.append(Interval(elements, time, time, SCRATCH_ALIGNMENT, -1, "workspace", owner))
-        return (len(table) - 1, elements) if elements else None
-
-    def _lasts_until(self, row: int, time: int) -> None:
-        """Have a block live until a stage at least."""
-        block = self.table[row]
-        block.last = max(block.last, time)
+    ) -> Interval | None:
+        """Add a workspace to the arena, or to the one `apart`; None for none."""
+        if not elements:
+            return None
+        block = Interval(elements, time, time, SCRATCH_ALIGNMENT, -1, "workspace", owner)
+        (self.scratch if apart else self.blocks).append(block)
+        return block
 
     def _walk_stage(self, time: int, kind: StageKind, steps: Sequence[StepRun]) -> None:
         self._cleared, self._adding = [], set()
@@ -146,11 +140,9 @@ class LifetimeWalk:
         differentiates = graph.loss is not None
         owner = step.node_type.__name__
         stays = not graph.kept.isdisjoint(step.blocks) or (graph.trains and not differentiates)
-        rows = []
         for block in step.blocks:
             last = END if stays and (graph.trains or not step.is_inside(block)) else time
-            values[block] = row = add(block.size, time, last, block.width, VALUES, owner)
-            rows.append(row)
+            values[block] = add(block.size, time, last, block.width, VALUES, owner)
         narrow = self._narrow_input(step, time, backward=False)
         packings = (None,) if narrow is not None else self._read_inputs(step, time, time, None)
         fused = step in graph.fused
@@ -166,7 +158,8 @@ class LifetimeWalk:
             for name, (n, width) in asked.saved.items()
         }
         workspace = self._add_workspace(asked.workspace, time, owner, apart=not differentiates)
-        placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute, narrow)
+        blocks = tuple([values[block] for block in step.blocks])
+        placement = Placement(blocks, packings, saved, workspace, keeps, recompute, narrow)
         (self.recomputed if again else self.placements)[step] = placement
         if self.pairs is not None:
             self.pairs.forward(step, time, values, placement)
@@ -176,16 +169,13 @@ class LifetimeWalk:
     def _walk_narrow(self, step: StepRun, time: int) -> None:
         """Take half the room for what a step has left, of which it is cut now."""
         placement = self.placements[step]
-        narrow: dict[Left, int] = {}
+        narrow: dict[Left, Interval] = {}
         for left in [*range(len(step.blocks)), *placement.saved]:
             if left in self._narrowed[step]:
-                row = placement.place(left)
-                self._lasts_until(row, time)
-                block = self.table[row]
-                narrow[left] = self._add(
-                    halves_size(block.size), time, time, SCRATCH_ALIGNMENT, block.cause,
-                    block.owner, is_form=True,
-                )  # fmt: skip
+                block = placement.place(left)
+                last_until(block, time)
+                size = halves_size(block.size)
+                narrow[left] = self._enter(form_of(block, time, size, SCRATCH_ALIGNMENT))
                 if isinstance(left, int):
                     self._narrow[step.blocks[left]] = narrow[left]
         self.placements[step] = placement._replace(narrow=narrow)
@@ -199,24 +189,24 @@ class LifetimeWalk:
         for name in filter(self.placements[step].narrow.__contains__, self._widened_names(step)):
             self._widen(step, name, time)
 
-    def _widen(self, step: StepRun, left: Left, time: int) -> int:
+    def _widen(self, step: StepRun, left: Left, time: int) -> Interval:
         placement = self.placements[step]
-        self.table[placement.narrow[left]].last = time
-        wide = self.table[placement.place(left)]
-        row = self._add(wide.size, time, time, wide.alignment, wide.cause, wide.owner, is_form=True)
-        self.placements[step] = placement._replace(widened={**placement.widened, left: row})
-        return row
+        placement.narrow[left].last = time
+        block = placement.place(left)
+        wide = self._enter(form_of(block, time, block.size, block.alignment))
+        self.placements[step] = placement._replace(widened={**placement.widened, left: wide})
+        return wide
 
     def _read_inputs(
         self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None
-    ) -> tuple[int | None, ...]:
+    ) -> tuple[Interval | None, ...]:
         """Note that inputs are read until a stage; return the places of packed ones."""
         if step.is_structural:
             if reads is None:
                 for source in step.sources:
                     self._read(source.blocks, until)
             return (None,) * len(step.sources)
-        packings: list[int | None] = []
+        packings: list[Interval | None] = []
         for position, source in enumerate(step.sources):
             if reads is not None and not reads[position]:
                 packings.append(None)
@@ -233,22 +223,22 @@ class LifetimeWalk:
             )
         return tuple(packings)
 
-    def _narrow_input(self, step: StepRun, until: int, backward: bool) -> int | None:
+    def _narrow_input(self, step: StepRun, until: int, backward: bool) -> Interval | None:
         """Note that a pass reads its one input in 16 bits until a stage: where; None if not so."""
-        narrow: int | None = None
+        narrow: Interval | None = None
         if self._narrow and self._reads_narrow_input(step, backward):
             narrow = self._narrow.get(step.sources[0].blocks[0])
         if narrow is not None:
-            self.table[narrow].last = until
+            narrow.last = until
         return narrow
 
     def _read(self, blocks: Iterable[Block], time: int) -> None:
         for block in blocks:
-            row = self._values.get(block)
-            if row is None:
+            value = self._values.get(block)
+            if value is None:
                 self._order.require_written(block)
             else:
-                self._lasts_until(row, time)
+                last_until(value, time)
 
     # Backward -------------------------------------------------------------------------------------
 
@@ -257,7 +247,7 @@ class LifetimeWalk:
         retains = step.retains
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
-        packings: tuple[int | None, ...] = (None,) * len(step.sources)
+        packings: tuple[Interval | None, ...] = (None,) * len(step.sources)
         narrow = self._narrow_input(step, until, backward=True) if retains.inputs else None
         if narrow is None and retains.inputs and not step.is_structural:
             reads = [retains.input(position) for position in range(len(step.sources))]
@@ -271,32 +261,32 @@ class LifetimeWalk:
             if step.parameters or node_type.reads_values():
                 self._order.require_written(step.block)
         else:
-            for row in placement.read_by_backward():
-                self._lasts_until(row, until)
+            for read in placement.read_by_backward():
+                last_until(read, until)
         for block in step.blocks:
-            self._lasts_until(self.gradients[block], END if block in graph.kept else until)
+            last_until(self.gradients[block], END if block in graph.kept else until)
         recompute = self._saving.segments.get(step, step.batch.recompute)
         elements = step.needs_backward(recompute)
         workspace = self._add_workspace(elements, time, node_type.__name__)
         self._add_backward(step, time, packings, workspace, output, narrow)
         if self.pairs is not None:
-            self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table)
+            self.pairs.backward(step, self.backward[step].targets, self.gradients)
 
     def _fused_backward(self, step: StepRun, time: int) -> None:
         self._order.finished.add(step)
-        row = self.gradients.get(step.block)
-        if row is not None:
-            self._lasts_until(row, time)
+        gradient = self.gradients.get(step.block)
+        if gradient is not None:
+            last_until(gradient, time)
         self._add_backward(step, time, (), None, False)
 
     def _add_backward(
         self,
         step: StepRun,
         time: int,
-        packings: tuple[int | None, ...],
-        workspace: tuple[int, int] | None,
+        packings: tuple[Interval | None, ...],
+        workspace: Interval | None,
         output: bool,
-        narrow: int | None = None,
+        narrow: Interval | None = None,
     ) -> None:
         owned = NOBODY
         if step.parameters:
@@ -378,8 +368,18 @@ class LifetimeWalk:
             return False
         if not step.batch.device.is_cuda or len(step.sources) > 1 or block in self._adding:
             return False
-        row = self.gradients.get(block)
-        if row is None or self.table[row].first >= time:
+        gradient = self.gradients.get(block)
+        if gradient is None or gradient.first >= time:
             return False
         self._adding.add(block)
         return True
+
+
+def last_until(block: Interval, time: int) -> None:
+    """Have a block live until a stage, if it does not live longer."""
+    block.last = max(block.last, time)
+
+
+def form_of(block: Interval, time: int, size: int, alignment: int) -> Interval:
+    """A block for what another one has, in another form, from a stage on."""
+    return replace(block, first=time, last=time, size=size, alignment=alignment, is_form=True)

@@ -19,6 +19,7 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.recompute import RecomputeOption
 from dynbatch.batcher.planning.stages import StageKind
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.memory import Interval
 
 NEVER = END
 
@@ -57,27 +58,18 @@ class LiveProfile:
         self._inputs: list[list[int]] = [[] for _ in steps]
         self._readers: list[list[int]] = [[] for _ in steps]
         self._walk()
-        sizes = [block.size for block in plan.blocks]
-        lasts = [block.last for block in plan.blocks]
         placements = plan.placements.values()
-        self._size = [sum([sizes[row] for row in p.blocks]) for p in placements]
+        self._size = [_elements(p.blocks) for p in placements]
         # Between forward and backward, where some of it lies in 16 bits.
-        self._sizes = np.array(
-            [sum([sizes[row] for row in p.resting_blocks()]) for p in placements]
-        )
-        self._saved = np.array([sum([sizes[row] for row in p.resting_saved()]) for p in placements])
-        self._saved_last = [
-            2 * max([lasts[row] for row in p.read_by_backward()], default=0) for p in placements
-        ]
+        self._sizes = np.array([_elements(p.resting_blocks()) for p in placements])
+        self._saved = np.array([_elements(p.resting_saved()) for p in placements])
+        self._saved_last = [_last_entry(p.read_by_backward()) for p in placements]
         wide = [[p.widened[k] for k in range(len(p.blocks)) if k in p.widened] for p in placements]
         self._last = [
-            2 * max([lasts[row] for row in [*p.blocks, *again]])
-            for p, again in zip(placements, wide, strict=True)
+            _last_entry([*p.blocks, *again]) for p, again in zip(placements, wide, strict=True)
         ]
         # The entry from which values that lie in 16 bits are float32 again.
-        self._wide = [
-            2 * min([plan.blocks[row].first for row in again], default=0) for again in wide
-        ]
+        self._wide = [2 * min([x.first for x in again], default=0) for again in wide]
         self._slot: dict[int, int] = {}  # of each recomputed step, the entry at which it runs again
         self._segments = [p.recompute for p in placements]
         self._work: dict[int, int] = {}  # the most that a step works with when it runs again
@@ -147,7 +139,7 @@ class LiveProfile:
 
     def _alive(self) -> Array:
         changes = np.zeros(self._end + 2, np.int64)
-        for block in self._plan.shared:
+        for block in self._plan.intervals:
             changes[2 * block.first] += block.size
             changes[min(2 * block.last + 1, self._end + 1)] -= block.size
         alive: Array = np.cumsum(changes)[:-1]
@@ -268,3 +260,11 @@ class LiveProfile:
         self._change(made, made + 1, after[1] - before[1])
         self._change(last, last + 1, after[2] - before[2])
         self._segments[number], self._saved[number] = segments, after[0]
+
+
+def _elements(blocks: Iterable[Interval]) -> int:
+    return sum([block.size for block in blocks])
+
+
+def _last_entry(blocks: Iterable[Interval]) -> int:
+    return 2 * max([block.last for block in blocks], default=0)

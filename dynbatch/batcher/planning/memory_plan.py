@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
+from dynbatch.batcher.planning.lifetimes import LifetimeWalk
 from dynbatch.batcher.planning.stages import (
     NO_SAVING,
     MemorySaving,
@@ -24,20 +23,21 @@ from dynbatch.memory.planner import TIGHT, assign_offsets, fullest_stage
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The stages of a run, and the places of all its blocks. It is immutable.
+    """The stages of a run, and the places of all its blocks.
+
+    Nothing of it changes but the offsets of the blocks, which `placed` finds.
 
     Attributes:
         graph:      the steps of the run.
         stages:     what runs, in order.
         placements: where each new step's forward has its arrays; `recomputed`, its second forward;
-            `backward`, each step's backward. Places are rows of `blocks`.
-        gradients:  row of each block's gradient.
+            `backward`, each step's backward.
+        gradients:  the place of each block's gradient.
         blocks:     all blocks of the arena.
         scratch:    workspaces of a run without a loss. All its values stay, and with them their
             arena; these have one of their own.
-        shared:     the same blocks as `blocks`, with one row for those that share a place.
-        row_of:     row of `shared` for each row of `blocks`.
-        offsets:    first element of each row of `blocks`; empty as long as nothing is `placed`.
+        chains:     those of `blocks` that share a place.
+        intervals:  the blocks, and last one for each of these chains.
         elements:   of the arena; `scratch_elements`, of the scratch arena.
     """
 
@@ -46,45 +46,25 @@ class MemoryPlan:
     placements: Mapping[StepRun, Placement]
     recomputed: Mapping[StepRun, Placement]
     backward: Mapping[StepRun, BackwardPlacement]
-    gradients: Mapping[Block, int]
+    gradients: Mapping[Block, Interval]
     blocks: Sequence[Interval]
     scratch: Sequence[Interval]
-    shared: Sequence[Interval]
-    row_of: Sequence[int]
-    offsets: Sequence[int] = ()
-    scratch_offsets: Sequence[int] = ()
+    chains: Sequence[Sequence[Interval]]
+    intervals: Sequence[Interval]
     elements: int = 0
     scratch_elements: int = 0
 
     def placed(self) -> MemoryPlan:
         """The plan with an offset for every block."""
-        elements, offsets = assign_offsets(*_columns(self.shared))
-        scratch_elements, scratch_offsets = assign_offsets(*_columns(self.scratch))
-        if self.shared is not self.blocks:
-            offsets = tuple([offsets[row] for row in self.row_of])
-        return replace(
-            self,
-            offsets=offsets,
-            elements=elements,
-            scratch_offsets=scratch_offsets,
-            scratch_elements=scratch_elements,
-        )
-
-    @cached_property
-    def passes(
-        self,
-    ) -> tuple[Mapping[StepRun, Placement], Mapping[StepRun, BackwardPlacement]]:
-        """`placements` and `backward`, with first elements in an arena in place of rows."""
-        offsets = self.offsets
-        of_workspaces = self.scratch_offsets if self.scratch else offsets
-        return (
-            {step: x.at(offsets, of_workspaces) for step, x in self.placements.items()},
-            {step: x.at(offsets) for step, x in self.backward.items()},
-        )
+        elements, scratch_elements = _place(self.intervals), _place(self.scratch)
+        for chain, place in zip(reversed(self.chains), reversed(self.intervals), strict=False):
+            for block in chain:
+                block.offset = place.offset
+        return replace(self, elements=elements, scratch_elements=scratch_elements)
 
     def fullest(self) -> tuple[int, int]:
         """The first stage with the most elements alive, and their number: no arena is smaller."""
-        return fullest_stage(self.shared)
+        return fullest_stage(self.intervals)
 
     def best_left_wide(self, stage: int, most: int) -> list[tuple[StepRun, Left]]:
         """The parts of what steps leave that had best stay float32 if here is the peak.
@@ -92,7 +72,6 @@ class MemoryPlan:
         The largest, at most so many, that are there in both forms; else the largest that are
         float32 again, for which 16 bits gained nothing here. See `MemorySaving.wide`.
         """
-        blocks = self.blocks
         in_both: Counter[tuple[StepRun, Left]] = Counter()
         last: Counter[tuple[StepRun, Left]] = Counter()
         for step, placement in self.placements.items():
@@ -101,31 +80,20 @@ class MemoryPlan:
                 if again is None and isinstance(left, str):
                     continue  # backward reads it in 16 bits
                 cut, first, second = [
-                    row is not None and blocks[row].first <= stage <= blocks[row].last
-                    for row in (narrow, placement.place(left), again)
+                    block is not None and block.first <= stage <= block.last
+                    for block in (narrow, placement.place(left), again)
                 ]
                 if cut and (first or second):
-                    in_both[step, left] += blocks[narrow].size
+                    in_both[step, left] += narrow.size
                 elif second:
-                    last[step, left] += blocks[narrow].size
+                    last[step, left] += narrow.size
         return [key for key, _ in (in_both or last).most_common(most)]
-
-    def outlives(self, row: int) -> bool:
-        """Whether a block stays after the run."""
-        return self.blocks[row].last >= END
 
     @property
     def waits(self) -> bool:
         """Whether what makes a weight's gradient waits for more rows of it."""
         gathered = [len(s.steps) for s in self.stages if s.kind is StageKind.MULTIPLY]
         return len(gathered) < sum(gathered)
-
-    @property
-    def intervals(self) -> list[Interval]:
-        """The blocks of the arena with their offsets; -1 as long as nothing is `placed`."""
-        offsets = dict(zip(self.row_of, self.offsets, strict=False))
-        pairs = enumerate(self.shared)
-        return [replace(block, offset=offsets.get(row, -1)) for row, block in pairs]
 
 
 ONE_BY_ONE = 4
@@ -174,7 +142,11 @@ def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> Me
         in_place: whether blocks may be written over others (see `in_place`).
     """
     walk = LifetimeWalk(graph, saving, in_place)
-    shared, row_of = _shared(walk)
+    chains = [] if walk.pairs is None else walk.pairs.chains()
+    chained = {block for chain in chains for block in chain}
+    alone = [block for block in walk.blocks if block not in chained] if chains else walk.blocks
+    lasts = [max([block.last for block in chain]) for chain in chains]
+    heads = [replace(chain[0], last=last) for chain, last in zip(chains, lasts, strict=True)]
     return MemoryPlan(
         graph,
         tuple(walk.stages),
@@ -182,10 +154,10 @@ def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> Me
         walk.recomputed,
         walk.backward,
         walk.gradients,
-        walk.table,
+        walk.blocks,
         walk.scratch,
-        shared,
-        row_of,
+        chains,
+        (*alone, *heads),
     )
 
 
@@ -198,21 +170,11 @@ def plan_memory(
     return plan_lifetimes(graph, saving, in_place).placed()
 
 
-def _shared(walk: LifetimeWalk) -> tuple[Sequence[Interval], Sequence[int]]:
-    """The blocks, followed by one row for each chain of blocks that share a place."""
-    table = walk.table
-    chains = [] if walk.pairs is None else walk.pairs.chains(table)
-    if not chains:
-        return table, range(len(table))
-    chained = {row for chain in chains for row in chain}
-    chains = [*[[row] for row in range(len(table)) if row not in chained], *chains]
-    shared = [
-        replace(table[chain[0]], last=max([table[row].last for row in chain])) for chain in chains
-    ]
-    number_of = {row: number for number, chain in enumerate(chains) for row in chain}
-    return shared, [number_of[row] for row in range(len(table))]
-
-
-def _columns(table: Sequence[Interval]) -> list[list[int]]:
-    names = "size", "first", "last", "alignment"
-    return [[getattr(block, name) for block in table] for name in names]
+def _place(blocks: Sequence[Interval]) -> int:
+    """Give each block its offset; return the arena's size."""
+    columns = ["size", "first", "last", "alignment"]
+    rows = [[getattr(block, name) for block in blocks] for name in columns]
+    elements, offsets = assign_offsets(*rows)
+    for block, offset in zip(blocks, offsets, strict=True):
+        block.offset = offset
+    return elements

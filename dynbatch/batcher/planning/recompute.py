@@ -10,6 +10,7 @@ from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.stages import StageKind, StepGraph
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.memory import Interval
 
 SLOWER = 0.25
 """Added to the cost of each choice of `recompute_choices` after the first."""
@@ -93,9 +94,8 @@ def can_run_again(graph: StepGraph, step: StepRun) -> bool:
 def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
     """Steps whose values no backward reads: freeing them costs nothing."""
 
-    def ends_in_forward(row: int) -> bool:
-        last = plan.blocks[row].last
-        return last < END and plan.stages[last].kind is StageKind.FORWARD
+    def ends_in_forward(block: Interval) -> bool:
+        return block.last < END and plan.stages[block.last].kind is StageKind.FORWARD
 
     return frozenset(
         [
@@ -103,6 +103,6 @@ def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
             for step, placement in plan.placements.items()
             if can_run_again(plan.graph, step)
             and not step.node_type.saves
-            and all([ends_in_forward(row) for row in placement.blocks])
+            and all([ends_in_forward(block) for block in placement.blocks])
         ]
     )

@@ -74,7 +74,7 @@ class RunPlan(NamedTuple):
         distinct = sum([block.size for block in memory.blocks if not block.is_form])
         return partial(
             MemoryUse.of,
-            [*memory.shared, *memory.scratch],
+            [*memory.intervals, *memory.scratch],
             [
                 (stage_label(stage, memory.graph), [s.node_type for s in stage.steps])
                 for stage in memory.stages

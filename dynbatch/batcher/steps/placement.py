@@ -1,17 +1,15 @@
-"""The part of a memory plan for one step: the arrays of each pass.
-
-In a plan a place is a row of its table of blocks; `at` makes it the first element in an arena.
-"""
+"""The part of a memory plan for one step: the arrays of each pass, as intervals of an arena."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.block import Block
+from dynbatch.memory import Interval
 
 
 def halves_size(elements: int) -> int:
@@ -33,55 +31,40 @@ class Placement(NamedTuple):
 
     blocks:    of its output, and of its ports.
     packings:  of the inputs that are packed together; None for views.
-    saved:     what backward will read beside values, by name: place, rows and width.
-    workspace: place and elements of scratch.
+    saved:     what backward will read beside values, by name, with rows and width.
+    workspace: of scratch.
     narrow:    the place of each of these that lies in 16 bits until backward.
     widened:   places where some of them are float32 again.
     keeps:     `Batch.keeps`; and `recompute`, `Batch.recompute`.
     narrow_input: of its one input, where that is read in 16 bits; else None.
     """
 
-    blocks: tuple[int, ...]
-    packings: tuple[int | None, ...]
-    saved: Mapping[str, tuple[int, int, int]]
-    workspace: tuple[int, int] | None
+    blocks: tuple[Interval, ...]
+    packings: tuple[Interval | None, ...]
+    saved: Mapping[str, tuple[Interval, int, int]]
+    workspace: Interval | None
     keeps: bool
     recompute: int
-    narrow_input: int | None = None
-    narrow: Mapping[Left, int] = {}
-    widened: Mapping[Left, int] = {}
+    narrow_input: Interval | None = None
+    narrow: Mapping[Left, Interval] = {}
+    widened: Mapping[Left, Interval] = {}
 
-    def at(self, offsets: Sequence[int], of_workspaces: Sequence[int]) -> Placement:
-        """The first elements, from those of the rows, and of the rows of workspaces."""
-        workspace, narrow = self.workspace, self.narrow_input
-        return Placement(
-            tuple([offsets[row] for row in self.blocks]),
-            tuple([None if row is None else offsets[row] for row in self.packings]),
-            {name: (offsets[row], n, k) for name, (row, n, k) in self.saved.items()},
-            None if workspace is None else (of_workspaces[workspace[0]], workspace[1]),
-            self.keeps,
-            self.recompute,
-            None if narrow is None else offsets[narrow],
-            self.narrow and {left: offsets[row] for left, row in self.narrow.items()},
-            self.widened and {left: offsets[row] for left, row in self.widened.items()},
-        )
-
-    def place(self, left: Left) -> int:
+    def place(self, left: Left) -> Interval:
         """The place of something that forward leaves, in float32 as it was left."""
         return self.blocks[left] if isinstance(left, int) else self.saved[left][0]
 
-    def resting_blocks(self) -> list[int]:
+    def resting_blocks(self) -> list[Interval]:
         """The places of the output between forward and backward."""
-        return [self.narrow.get(number, row) for number, row in enumerate(self.blocks)]
+        return [self.narrow.get(number, block) for number, block in enumerate(self.blocks)]
 
-    def resting_saved(self) -> list[int]:
+    def resting_saved(self) -> list[Interval]:
         """The places of what backward will read beside values until then."""
-        return [self.narrow.get(name, row) for name, (row, _, _) in self.saved.items()]
+        return [self.narrow.get(name, block) for name, (block, _, _) in self.saved.items()]
 
-    def read_by_backward(self) -> list[int]:
+    def read_by_backward(self) -> list[Interval]:
         """The places of what backward reads beside values."""
         pairs = zip(self.saved, self.resting_saved(), strict=True)
-        return [self.widened.get(name, row) for name, row in pairs]
+        return [self.widened.get(name, block) for name, block in pairs]
 
 
 class GradientTarget(NamedTuple):
@@ -95,12 +78,8 @@ class GradientTarget(NamedTuple):
 
     direct: bool = False
     adds: bool = False
-    scratch: int | None = None
+    scratch: Interval | None = None
     assigned: frozenset[Block] = frozenset()
-
-    def at(self, offsets: Sequence[int]) -> GradientTarget:
-        assert self.scratch is not None
-        return GradientTarget(scratch=offsets[self.scratch])
 
 
 class BackwardPlacement(NamedTuple):
@@ -108,33 +87,20 @@ class BackwardPlacement(NamedTuple):
 
     packings:  of the inputs that are packed again.
     targets:   of each input; None where no gradient is wanted.
-    workspace: place and elements of scratch.
+    workspace: of scratch.
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
     narrow_input: of its one input, where that is read in 16 bits; else None.
     """
 
-    packings: tuple[int | None, ...]
+    packings: tuple[Interval | None, ...]
     targets: tuple[GradientTarget | None, ...]
-    workspace: tuple[int, int] | None
+    workspace: Interval | None
     owned: frozenset[int]
     deferred: frozenset[int]
     output: bool
-    narrow_input: int | None = None
-
-    def at(self, offsets: Sequence[int]) -> BackwardPlacement:
-        """The first elements, from those of the rows."""
-        workspace, narrow = self.workspace, self.narrow_input
-        return BackwardPlacement(
-            tuple([None if row is None else offsets[row] for row in self.packings]),
-            tuple([x if x is None or x.scratch is None else x.at(offsets) for x in self.targets]),
-            None if workspace is None else (offsets[workspace[0]], workspace[1]),
-            self.owned,
-            self.deferred,
-            self.output,
-            None if narrow is None else offsets[narrow],
-        )
+    narrow_input: Interval | None = None
 
 
 NOWHERE = Placement((), (), {}, None, True, 0)

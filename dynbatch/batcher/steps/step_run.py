@@ -21,6 +21,7 @@ from dynbatch.batcher.steps.placement import (
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels.runtime.tasks import Written
+from dynbatch.memory import Interval
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import Flops
 from dynbatch.nodes.operation import Operation, Retain
@@ -57,7 +58,7 @@ class StepRun:
     steps. `prepare_seconds` is what it took to make the step; `spans` are the times its kernels
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put the arrays of a pass: `placement` and
-    `backward_placement` have first elements in the arena.
+    `backward_placement`.
     """
 
     __slots__ = (
@@ -210,8 +211,8 @@ class StepRun:
     def enter(self, placement: Placement, arena: Array) -> None:
         """Forward runs next, with its arrays there in the arena."""
         self.placement = placement
-        for block, start in zip(self.blocks, placement.blocks, strict=True):
-            block.array, block.start = arena, start
+        for block, place in zip(self.blocks, placement.blocks, strict=True):
+            block.array, block.start = arena, place.offset
         self.batch.keeps, self.batch.recompute = placement.keeps, placement.recompute
 
     def enter_backward(self, placement: BackwardPlacement) -> None:
@@ -255,7 +256,7 @@ class StepRun:
         batch = self.batch
         for name, (_, rows, width) in left.saved.items() if left.narrow else ():
             if name in left.narrow and name not in left.widened:
-                short = halves(arena, left.narrow[name], rows * width)
+                short = halves(arena, left.narrow[name].offset, rows * width)
                 batch.saved[name] = short.reshape(rows, width)
         batch.inputs = tuple(self._inputs(arena, placement, self.retains))
         batch.output = self.block.values() if placement.output else None
@@ -263,7 +264,7 @@ class StepRun:
         batch.port_gradients = [port.gradients() for port in self.block.ports]
         batch.begin(batch.launches + 1)
         if placement.workspace is not None:
-            batch.scratch = _part(arena, *placement.workspace)
+            batch.scratch = _part(arena, placement.workspace)
         dxs = self.target_views(arena)
         written = self.node_type.backward_batch(batch, self.block.gradients(), *dxs)
         return self._ending(written, "backward", begin)
@@ -288,7 +289,7 @@ class StepRun:
         else:
             for source, target in self.gradient_targets():
                 if target is not None and target.scratch is not None:
-                    self.copied_bytes += source.unpack_gradients(arena, target.scratch)
+                    self.copied_bytes += source.unpack_gradients(arena, target.scratch.offset)
                     self.batch.launches += 1
         self.spans.append(("add gradients", begin, time.perf_counter()))
 
@@ -300,7 +301,7 @@ class StepRun:
         """The inputs that a pass reads, as views or packed by copies; None for the others."""
         if placement.narrow_input is not None:  # the one input in 16 bits
             (source,) = self.sources
-            short = halves(arena, placement.narrow_input, source.blocks[0].size)
+            short = halves(arena, placement.narrow_input.offset, source.blocks[0].size)
             return [source.view_of(short)]
         xs: list[Ragged | None] = []
         for k, (source, place) in enumerate(zip(self.sources, placement.packings, strict=True)):
@@ -310,7 +311,7 @@ class StepRun:
                 xs.append(source.view())
             else:
                 assert place is not None
-                packed, copied = source.pack(arena, place)
+                packed, copied = source.pack(arena, place.offset)
                 self.copied_bytes += copied
                 self.batch.launches += 1
                 xs.append(packed)
@@ -318,11 +319,11 @@ class StepRun:
 
     def place_saved(self, arena: Array) -> None:
         """Have what forward leaves, and its workspace, where the plan has put them."""
-        for name, (start, rows, width) in self.placement.saved.items():
-            self.batch.saved[name] = _part(arena, start, rows * width).reshape(rows, width)
+        for name, (place, rows, width) in self.placement.saved.items():
+            self.batch.saved[name] = _part(arena, place).reshape(rows, width)
         if self.placement.workspace is not None:
             scratch = arena if self.scratch is None else self.scratch
-            self.batch.scratch = _part(scratch, *self.placement.workspace)
+            self.batch.scratch = _part(scratch, self.placement.workspace)
 
     def gradient_targets(self) -> Iterable[tuple[BatchInput, GradientTarget | None]]:
         """The inputs, and where the gradient of each is written to."""
@@ -337,9 +338,9 @@ class StepRun:
                 views.append(source.gradient_view())
             else:
                 assert target.scratch is not None
-                views.append(source.packed(arena, target.scratch))
+                views.append(source.packed(arena, target.scratch.offset))
         return views
 
 
-def _part(arena: Array, start: int, elements: int) -> Array:
-    return arena[start : start + elements]
+def _part(arena: Array, place: Interval) -> Array:
+    return arena[place.offset : place.offset + place.size]

@@ -170,4 +170,4 @@ def test_a_plan_cannot_be_changed(monkeypatch):
         next(iter(plan.placements.values())).keeps = False
     with pytest.raises(AttributeError):
         plan.stages[0].steps = []
-    assert isinstance(plan.stages, tuple) and isinstance(plan.offsets, tuple)
+    assert isinstance(plan.stages, tuple) and isinstance(plan.intervals, tuple)

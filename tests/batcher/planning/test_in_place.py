@@ -77,8 +77,8 @@ def places(monkeypatch, build):
     allocate = Executor._allocate
 
     def note(self, plan):
-        for block, row in plan.memory.gradients.items():
-            found.setdefault(type(block.nodes[0]).__name__, []).append(plan.memory.offsets[row])
+        for block, place in plan.memory.gradients.items():
+            found.setdefault(type(block.nodes[0]).__name__, []).append(place.offset)
         return allocate(self, plan)
 
     monkeypatch.setattr(Executor, "_allocate", note)

@@ -114,7 +114,7 @@ def searched(monkeypatch):
 
 def alive(plan):
     """Elements at each stage."""
-    rows = [(block.size, block.first, block.last) for block in plan.shared]
+    rows = [(block.size, block.first, block.last) for block in plan.intervals]
     return [sum(n for n, a, b in rows if a <= k <= b) for k in range(len(plan.stages))]
 
 
