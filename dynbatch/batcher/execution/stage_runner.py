@@ -14,13 +14,11 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.stream import Stream, run_joined, stream_of
+from dynbatch.kernels.runtime.stream import run_joined, stream_of
 from dynbatch.kernels.runtime.tasks import do
 
 WORTH_A_THREAD = 50_000
 """Below this many elements a thread costs more than it saves (measured: hand-over ~30 µs)."""
-
-Task = Callable[[], None]
 
 
 class StepActions:
@@ -105,83 +103,54 @@ class StageRunner:
         """Run forward or backward of the steps, after clearing the gradients that they add to."""
         actions, is_backward = self._actions, stage.is_backward
         # The stream of the thread which runs.
-        launches = stream_of(self._device) if self._device.is_cuda else None
+        queue = stream_of(self._device) if self._device.is_cuda else None
         for block in stage.cleared:
-            self._clear(block, launches)
-        if is_backward:
-            steps: Sequence[StepRun] = [s for s in stage.steps if not s.is_structural]
-            tasks = [partial(actions.backward, step, arena) for step in steps]
-        else:
-            steps = stage.steps
-            tasks = [partial(actions.forward, step, arena) for step in steps]
-        if launches is None:
-            self._on_threads(steps, tasks, is_backward, arena)
-        else:
-            self._on_device(launches, steps, tasks, is_backward, arena)
+            if queue is not None:
+                queue.label = f"the gradient of {block.nodes[0].label()}"
+            actions.clear(block)
+        act = actions.backward if is_backward else actions.forward
+        steps = [step for step in stage.steps if not (is_backward and step.is_structural)]
+        for step in self._left(steps, is_backward, arena) if len(steps) > 1 else steps:
+            if queue is None:
+                act(step, arena)
+                continue
+            queue.label = step.label
+            with queue.hook(step.node_type.names_kernels):
+                act(step, arena)
         for step in stage.steps:
             if is_backward or step.fused:
-                if launches is not None:
-                    launches.label = step.label
+                if queue is not None:
+                    queue.label = step.label
                 actions.add_gradients(step, arena)
 
-    def _clear(self, block: Block, launches: Stream | None) -> None:
-        if launches is not None:
-            launches.label = f"the gradient of {block.nodes[0].label()}"
-        self._actions.clear(block)
-
-    def _on_threads(
-        self, steps: Sequence[StepRun], tasks: Sequence[Task], is_backward: bool, arena: Array
-    ) -> None:
-        heavy = [step.work >= WORTH_A_THREAD for step in steps] if len(steps) > 1 else []
-        if self._side_by_side and sum(heavy) > 1:
-            large = [step for step, is_heavy in zip(steps, heavy, strict=True) if is_heavy]
-            if all([step.node_type.writes_tasks for step in large]):
-                run_joined(self._device, _kernels(large, is_backward, arena))
-                left: Sequence[Task] = ()
-            else:
-                left = side_by_side(
-                    large, [task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy]
-                )
-            small = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
-            tasks = [*left, *small]
-        for task in tasks:
-            task()
-
-    def _on_device(
-        self, launches: Stream, steps: Sequence[StepRun], tasks: Sequence[Task], is_backward: bool,
-        arena: Array,
-    ) -> None:  # fmt: skip
-        is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
-        if len(tasks) > 1 and is_free:
-            run_joined(self._device, _kernels(steps, is_backward, arena))
+    def _left(self, steps: Sequence[StepRun], is_backward: bool, arena: Array) -> Sequence[StepRun]:
+        """Run steps side by side where they may and it pays; return those that are left."""
+        if self._device.is_cuda:
+            large = [step for step in steps if step.node_type.names_kernels]
+            may = len(large) == len(steps)
         else:
-            for step, task in zip(steps, tasks, strict=True):
-                _launch(launches, step, task)
+            large = [step for step in steps if step.work >= WORTH_A_THREAD]
+            may = len(large) > 1
+        if not (may and self._side_by_side):
+            return steps
+        chosen = frozenset(large)
+        small = [step for step in steps if step not in chosen]
+        if self._device.is_cuda or all([step.node_type.writes_tasks for step in large]):
+            runs = [step.backward if is_backward else step.forward for step in large]
+            pairs = zip(large, runs, strict=True)
+            run_joined(self._device, [(step.label, partial(run, arena)) for step, run in pairs])
+            return small
+        act = self._actions.backward if is_backward else self._actions.forward
+        return [*side_by_side(large, lambda step: act(step, arena)), *small]
 
 
-def _kernels(
-    steps: Sequence[StepRun], is_backward: bool, arena: Array
-) -> list[tuple[str, Callable[[], object]]]:
-    """Forward or backward of each step, which writes down what it can, and the step's label."""
-    runs = [step.backward if is_backward else step.forward for step in steps]
-    return [(step.label, partial(run, arena)) for step, run in zip(steps, runs, strict=True)]
-
-
-def side_by_side(steps: Sequence[StepRun], tasks: Sequence[Task]) -> Sequence[Task]:
-    """Run the tasks of steps on a thread each, as long as all threads have one, the largest first.
+def side_by_side(steps: Sequence[StepRun], act: Callable[[StepRun], None]) -> Sequence[StepRun]:
+    """Run steps on a thread each, as long as all threads have one, the largest first.
 
     Returns:
-        the tasks that are left: of each, all threads can share the kernels.
+        the steps that are left: of each, all threads can share the kernels.
     """
-    threads, count = parallel.available(), len(tasks)
-    if count > threads:
-        count -= count % threads
-    order = sorted(range(len(tasks)), key=lambda k: -steps[k].work)
-    parallel.run([tasks[k] for k in order[:count]])
-    return [tasks[k] for k in order[count:]]
-
-
-def _launch(launches: Stream, step: StepRun, task: Task) -> None:
-    launches.label = step.label
-    with launches.hook(step.node_type.names_kernels):
-        task()
+    order, threads = sorted(steps, key=lambda step: -step.work), parallel.available()
+    count = len(order) if len(order) <= threads else len(order) - len(order) % threads
+    parallel.run([partial(act, step) for step in order[:count]])
+    return order[count:]

@@ -1,6 +1,5 @@
 """Exact counters of a reference model: a lost merge or copy fails here without a stopwatch."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -231,12 +230,12 @@ def test_threads_share_the_step_for_which_none_is_left(threads, apart, monkeypat
     monkeypatch.setitem(parallel._settings, "threads", threads)
     ran = {}
 
-    def record(number):
-        ran[number] = parallel.available()
+    def record(step):
+        ran[step.number] = parallel.available()
 
-    steps = [SimpleNamespace(work=work) for work in (1, 3, 2)]
-    left = side_by_side(steps, [partial(record, number) for number in range(3)])
+    steps = [SimpleNamespace(work=work, number=k) for k, work in enumerate((1, 3, 2))]
+    left = side_by_side(steps, record)
     assert set(ran) == apart and set(ran.values()) == {1}
-    for task in left:
-        task()
+    for step in left:
+        record(step)
     assert len(ran) == 3 and all([ran[k] == threads for k in set(ran) - apart])
