@@ -88,13 +88,10 @@ class RestingRun:
         preparation = Preparation()
         preparation.nodes, preparation.parts = [*nodes], self._parts
         preparation.plans, preparation.numbers = [self._schedule], [self.key.numbers]
-        try:
+        with preparation:
             for number in [number for stage in self._schedule.stages for number in stage]:
                 batch = [nodes[i] for i in self._schedule.steps[number].nodes]
                 self._bind(self._steps.get(number, []), batch)
-        except BaseException:
-            preparation.forget()
-            raise
         preparation.scheduled = time.perf_counter()
         return self._plan._replace(preparation=preparation)
 

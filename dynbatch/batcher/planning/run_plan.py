@@ -129,13 +129,9 @@ class RunPlanner:
         """
         if request.limit is not None:
             return self._plan_within(prepare, request, past, held)
-        preparation = prepare(1)
-        try:
+        with prepare(1) as preparation:
             graph = self._graph(preparation, request, past)
             return RunPlan(preparation, plan_memory(graph, in_place=self._in_place), "", None)
-        except BaseException:
-            preparation.forget()
-            raise
 
     def _plan_within(
         self, prepare: Prepare, request: Request, past: Sequence[StepRun], held: int
@@ -152,14 +148,10 @@ class RunPlanner:
 
         def search(count: int, fit: Fit) -> RunPlan | RecomputeSearch:
             """The run in so many parts, or what found none that fits."""
-            preparation = prepare(count)
-            try:
+            with prepare(count) as preparation:
                 graph = self._graph(preparation, request, past)
                 search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
                 candidate = fit(search)
-            except BaseException:
-                preparation.forget()
-                raise
             if candidate is None:
                 preparation.forget()
                 return search

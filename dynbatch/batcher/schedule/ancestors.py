@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Container, Iterable, Sequence
 from typing import cast
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.batcher.schedule.argument_arrays import Pending
+from dynbatch.batcher.schedule.argument_arrays import Pending, edges_among
 from dynbatch.batcher.schedule.call_regions import RegionPlanner
 from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
 from dynbatch.batcher.schedule.planned_calls import CallPlans, PlannedCalls
@@ -197,29 +196,20 @@ def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
     """
     if all([mark.all() for mark in marks]):
         return list(marks)
-    starts = np.cumsum([0, *[calls.rows.size for calls in pending]])
-    number = {calls.table: k for k, calls in enumerate(pending)}
     readers = np.concatenate(marks).astype(np.int64)
-    edges: list[tuple[Array, Array]] = []
-    for k, calls in enumerate(pending):
-        for table in calls.tables():
-            if table in number:
-                reading, read = calls.edges(pending[number[table]])
-                edges.append((starts[k] + reading, starts[number[table]] + read))
-                readers += bincount(edges[-1][1], minlength=readers.size)
+    reading, read = edges_among(pending)
+    readers += bincount(read, minlength=readers.size)
     unread = np.flatnonzero(readers == 0).tolist()
     if unread:
-        _take_away(unread, readers, edges)
-    alive = readers > 0
-    return [alive[a:b] for a, b in itertools.pairwise(starts.tolist())]
+        _take_away(unread, readers, reading, read)
+    return np.split(readers > 0, np.cumsum([calls.rows.size for calls in pending])[:-1])
 
 
-def _take_away(unread: list[int], readers: Array, edges: Sequence[tuple[Array, Array]]) -> None:
+def _take_away(unread: list[int], readers: Array, reading: Array, read: Array) -> None:
     """Lower the reader counts of the inputs of unread calls; `unread` grows meanwhile."""
     reads: dict[int, list[int]] = {}
-    for calls, read in edges:
-        for call, source in zip(calls.tolist(), read.tolist(), strict=True):
-            reads.setdefault(call, []).append(source)
+    for call, source in zip(reading.tolist(), read.tolist(), strict=True):
+        reads.setdefault(call, []).append(source)
     for call in unread:
         for source in reads.get(call, ()):
             readers[source] -= 1

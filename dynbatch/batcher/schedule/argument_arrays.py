@@ -225,3 +225,15 @@ class Pending:
             counted: Array = self.table.depth[self.rows]
             return counted
         return levels(self.rows.size, *self.edges(self))
+
+
+def edges_among(pending: Sequence[Pending]) -> tuple[Array, Array]:
+    """Both ends (M,), (M,) of each edge between the calls of some tables, counted through."""
+    starts = np.cumsum([0, *[calls.rows.size for calls in pending]])
+    ends: list[tuple[Array, Array]] = []
+    for start, calls in zip(starts, pending, strict=False):
+        for first, other in zip(starts, pending, strict=False):
+            readers, read = calls.edges(other)
+            ends.append((start + readers, first + read))
+    readers, read = map(np.concatenate, zip(*ends, strict=True))
+    return readers, read

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.batcher.schedule.argument_arrays import Pending
+from dynbatch.batcher.schedule.argument_arrays import Pending, edges_among
 from dynbatch.batcher.schedule.levels import levels
 from dynbatch.batcher.schedule.plan import Structure
 from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.schedule.schedule import schedule_calls
+from dynbatch.batcher.schedule.schedule import schedule_structure
 from dynbatch.indexing import repeat
 
 
@@ -85,7 +85,7 @@ def _by_level(part: Sequence[int], pending: Sequence[Pending], ordered: Ordered)
     """
     tables = [pending[k] for k in part]
     sizes = [calls.rows.size for calls in tables]
-    depth = tables[0].depths() if len(part) == 1 else levels(sum(sizes), *_edges(tables))
+    depth = tables[0].depths() if len(part) == 1 else levels(sum(sizes), *edges_among(tables))
     memories = [calls.by_memory for calls in tables]
     order = np.argsort(depth, kind="stable")
     if any(memories):
@@ -110,18 +110,6 @@ def _by_level(part: Sequence[int], pending: Sequence[Pending], ordered: Ordered)
     return True
 
 
-def _edges(tables: Sequence[Pending]) -> tuple[Array, Array]:
-    """Both ends (M,), (M,) of each edge between the calls of some tables, counted through."""
-    starts = np.cumsum([0, *[calls.rows.size for calls in tables]])
-    ends: list[tuple[Array, Array]] = []
-    for start, calls in zip(starts, tables, strict=False):
-        for first, other in zip(starts, tables, strict=False):
-            readers, read = calls.edges(other)
-            ends.append((start + readers, first + read))
-    readers, read = map(np.concatenate, zip(*ends, strict=True))
-    return readers, read
-
-
 def _by_policy(
     part: Sequence[int], pending: Sequence[Pending], policy: str | Policy, ordered: Ordered
 ) -> None:
@@ -133,7 +121,7 @@ def _by_policy(
     position = np.empty(len(calls), np.int64)
     position[by_creation] = np.arange(len(calls))
     inputs: list[list[int]] = [[] for _ in calls]
-    readers, read = [position[ends].tolist() for ends in _edges([pending[k] for k in part])]
+    readers, read = [position[ends].tolist() for ends in edges_among([pending[k] for k in part])]
     for reader, call in zip(readers, read, strict=True):
         inputs[reader].append(call)
     owner = repeat(np.arange(len(part)), np.diff(starts))[by_creation]
@@ -144,7 +132,7 @@ def _by_policy(
         name: str = table.call(row).label()
         return name
 
-    plan = schedule_calls(structure, policy, label)
+    plan = schedule_structure(structure, policy, label, as_read=False)
     ordered.lower_bound += plan.lower_bound
     taken: list[list[int]] = [[] for _ in part]
     row_in_table = (by_creation - starts[owner]).tolist()

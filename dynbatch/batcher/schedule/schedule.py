@@ -21,8 +21,7 @@ from dynbatch.recent import Recent
 
 CACHED_PLANS = 64
 _plans_of_nodes: Recent[tuple[str | Policy, bytes], Plan] = Recent(CACHED_PLANS)
-_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
-_call_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
+_plans: Recent[tuple[str | Policy, Structure, bool], Plan] = Recent(2 * CACHED_PLANS)
 
 
 def as_policy(policy: object) -> str | Policy:
@@ -156,25 +155,21 @@ def schedule_structure(
     structure: Structure,
     policy: str | Policy,
     label: Callable[[int], str] = "node {}".format,
+    as_read: bool = True,
 ) -> Plan:
     """The plan of a structure, cached.
 
     Args:
-        label: what an error calls the node at a position.
+        label:   what an error calls the node at a position.
+        as_read: whether each batch is put in the order of its reader; else it stays in the
+            policy's, as calls do (see `call_batches`).
     """
-    plan = _plans.find((policy, structure))
+    plan = _plans.find((policy, structure, as_read))
     if plan is None:
         plan = _validated(structure, policy, label)
-        steps = ordered_for_readers(structure, plan.steps)
-        plan = _plans.enter((policy, structure), replace(plan, steps=tuple(steps)))
-    return plan
-
-
-def schedule_calls(structure: Structure, policy: str | Policy, label: Callable[[int], str]) -> Plan:
-    """The plan of calls, in the policy's order within each batch; see `call_batches`."""
-    plan = _call_plans.find((policy, structure))
-    if plan is None:
-        plan = _call_plans.enter((policy, structure), _validated(structure, policy, label))
+        if as_read:
+            plan = replace(plan, steps=tuple(ordered_for_readers(structure, plan.steps)))
+        plan = _plans.enter((policy, structure, as_read), plan)
     return plan
 
 

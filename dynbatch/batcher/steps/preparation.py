@@ -71,6 +71,14 @@ class Preparation:
     def parts_in_order(self) -> list[list[list[StepRun]]]:
         return self.parts if len(self.parts) < 2 else with_common(self.parts)
 
+    def __enter__(self) -> Preparation:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Forget it where what was to be done with it failed."""
+        if error is not None:
+            self.forget()
+
     def forget(self) -> None:
         """Leave the nodes as if they had never been prepared."""
         for step in self.steps:
@@ -102,14 +110,10 @@ class StepMaker:
             parts: of the run. One may depend on those before it having been taken.
             kept:  indices of nodes that must have a value and a gradient of their own.
         """
-        preparation = Preparation()
-        try:
+        with Preparation() as preparation:
             for part in parts:
                 preparation.nodes += part.nodes
                 preparation.parts.append(self._part(preparation, part, kept) if part.nodes else [])
-        except BaseException:
-            preparation.forget()
-            raise
         preparation.scheduled = time.perf_counter()
         return preparation
 

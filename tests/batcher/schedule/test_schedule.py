@@ -80,7 +80,7 @@ def test_the_cache_is_bounded(monkeypatch):
         schedule_structure(Structure((kinds,), ((),)), "by_depth")
     assert len(module._plans) == module.CACHED_PLANS
     # The oldest went first.
-    assert module._plans.find(("by_depth", Structure((0,), ((),)))) is None
+    assert module._plans.find(("by_depth", Structure((0,), ((),)), True)) is None
 
 
 def test_inputs_that_are_computed_already_are_left_out():
