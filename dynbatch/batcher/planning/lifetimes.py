@@ -88,13 +88,9 @@ class LifetimeWalk:
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
             self.gradients[loss] = self._add(loss.size, 0, END, loss.width, "gradients", owner)
-        stages = StageSequence(graph, saving, in_place)
-        self._widened_names = stages.widened_names
-        self._narrowed = stages.narrowed
-        self._reads_narrow_input = stages.reads_narrow_input
+        self._sequence = StageSequence(graph, saving, in_place)
         self._narrow: dict[Block, Interval] = {}  # what lies in 16 bits alone
-        self._accumulated = stages.accumulated
-        for time, (kind, steps) in enumerate(stages.sequence):
+        for time, (kind, steps) in enumerate(self._sequence.sequence):
             self._walk_stage(time, kind, steps)
 
     def _add(
@@ -171,7 +167,7 @@ class LifetimeWalk:
         placement = self.placements[step]
         narrow: dict[Left, Interval] = {}
         for left in [*range(len(step.blocks)), *placement.saved]:
-            if left in self._narrowed[step]:
+            if left in self._sequence.narrowed[step]:
                 block = placement.place(left)
                 last_until(block, time)
                 size = halves_size(block.size)
@@ -186,7 +182,9 @@ class LifetimeWalk:
                 self._values[block] = self._widen(step, number, time)
 
     def _walk_widen_saved(self, step: StepRun, time: int) -> None:
-        for name in filter(self.placements[step].narrow.__contains__, self._widened_names(step)):
+        for name in filter(
+            self.placements[step].narrow.__contains__, self._sequence.widened_names(step)
+        ):
             self._widen(step, name, time)
 
     def _widen(self, step: StepRun, left: Left, time: int) -> Interval:
@@ -226,7 +224,7 @@ class LifetimeWalk:
     def _narrow_input(self, step: StepRun, until: int, backward: bool) -> Interval | None:
         """Note that a pass reads its one input in 16 bits until a stage: where; None if not so."""
         narrow: Interval | None = None
-        if self._narrow and self._reads_narrow_input(step, backward):
+        if self._narrow and self._sequence.reads_narrow_input(step, backward):
             narrow = self._narrow.get(step.sources[0].blocks[0])
         if narrow is not None:
             narrow.last = until
@@ -246,7 +244,7 @@ class LifetimeWalk:
         graph, node_type = self._graph, step.node_type
         retains = step.retains
         deferred = graph.deferred.get(step)
-        until = self._accumulated.get(step, END) if deferred else time
+        until = self._sequence.accumulated.get(step, END) if deferred else time
         packings: tuple[Interval | None, ...] = (None,) * len(step.sources)
         narrow = self._narrow_input(step, until, backward=True) if retains.inputs else None
         if narrow is None and retains.inputs and not step.is_structural:

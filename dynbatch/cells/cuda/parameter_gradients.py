@@ -22,7 +22,7 @@ def add_gradients(
         xs = [rows.multiplied(cell.maps[number].inputs[0]) for number in group]
         weights.add(group, xs, rows.place(of_maps[group[0]]))
     for stream, maps in cell.reached.items():
-        if rows.arrays[f"dX{stream}"] is not None:
+        if rows.matrices[f"dX{stream}"] is not None:
             _add_stream_gradient(rows, maps, stream, works)
 
 

@@ -40,8 +40,8 @@ class LoopRows:
 
     Attributes:
         steps:    in order.
-        arrays:   by the names of `emit`, and V0 … and b0 … for wide weights and biases; None for
-            what is all zeros, or a gradient that nobody asks for. `matrices` are their addresses.
+        matrices: arrays by the names of `emit`, and V0 … and b0 … for wide weights and biases; None
+            for what is all zeros, or a gradient that nobody asks for.
         table:    (T, 3) first row, number of rows and first row of the step before, for kernels.
     """
 
@@ -50,14 +50,12 @@ class LoopRows:
         self.dtype = dtype
         self.queue = queue()
         self.steps = steps
-        self.arrays: dict[str, Array | None] = {}
         self.matrices: dict[str, DeviceMatrix | None] = {}
         table = [(s, n, p) for s, _, n, p in steps]
         self.table = np.array(table, np.int32).reshape(-1, 3)
 
     def add(self, arrays: Mapping[str, Array | None]) -> None:
         """Add arrays by name."""
-        self.arrays |= arrays
         self.matrices |= {name: x if x is None else matrix_of(x) for name, x in arrays.items()}
 
     def add_weights(self, rooms: Mapping[str, Array], gathers: RowGathers | None) -> None:
@@ -70,19 +68,17 @@ class LoopRows:
         return matrix
 
     def array(self, name: str) -> Array:
-        array = self.arrays[name]
-        assert array is not None
-        return array
+        return self.matrix(name).array
 
     def maps_ahead(self, works: Works) -> None:
         """Write down the maps of streams ahead of the loop."""
         loop = self.loop
         for op in loop.program.ahead:
             number, x, out = loop.maps[id(op)], self.whole(op.inputs[0]), self.whole(op.output)
-            weight, bias = self.array(f"V{number}"), self.arrays[f"b{number}"]
+            weight, bias = self.array(f"V{number}"), self.matrices[f"b{number}"]
             works.then(MatrixProduct(self.queue, (False, True), x, weight, 0, out))
             if bias is not None and id(op.output) not in loop.inline_maps:
-                works.call(partial(arrays.add_bias, out, bias.reshape(-1)))
+                works.call(partial(arrays.add_bias, out, bias.array.reshape(-1)))
 
     def base_of(self, name: str, order: Array | None = None) -> int | Array | None:
         """The address of a matrix, which kernels see as NULL if it is missing.

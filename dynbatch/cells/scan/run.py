@@ -85,6 +85,10 @@ class ScanBatch:
         rooms |= {f"dX{k}": (rows, streams[k].width) for k in cell.reached}
         return rooms | memory_rooms(batch, "dM")
 
+    def take(self, backward: bool) -> Arrays:
+        """The arrays of a pass."""
+        return Scratch(self.batch.scratch).take_all(self.rooms(self.batch, backward))
+
     def read_again(self) -> None:
         """Take the inputs as they are packed for backward."""
         xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
@@ -188,10 +192,6 @@ class ScanRun(ScanBatch):
                 first = end
 
     # Arrays and states ----------------------------------------------------------------------------
-
-    def take(self, backward: bool) -> Arrays:
-        """The arrays of a pass."""
-        return Scratch(self.batch.scratch).take_all(self.rooms(self.batch, backward))
 
     def arrays(self, rooms: Arrays, tasks: Tasks, backward: bool) -> LoopArrays:
         running = [shard.sentences.size for shard in self.shards]

@@ -25,7 +25,7 @@ class ScanRows(LoopRows):
 
     Attributes:
         finds:    which parts of the state the chunk's first step finds other than zeros.
-        arrays:   gradients of the state, C0 … and N0 …, change places after each step.
+        matrices: gradients of the state, C0 … and N0 …, change places after each step.
     """
 
     def __init__(self, run: ScanBatch, shard: Shard, left: Mapping[int, Array]) -> None:

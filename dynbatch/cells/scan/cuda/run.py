@@ -22,7 +22,7 @@ from dynbatch.cells.scan.run import (
     sorted_inputs,
 )
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Scratch, memory_rows
+from dynbatch.compiler.arrays import Arrays, memory_rows
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.kernels.arrays import fill
 from dynbatch.kernels.runtime.device_loops import RowGathers, Works, queue
@@ -50,7 +50,7 @@ class DeviceScanRun(ScanBatch):
     def forward(self, y: Ragged) -> Works:
         """Write every step down, and how outputs and last states come into sentence order."""
         works = Works()
-        batch, taken = self.batch, self._take(backward=False)
+        batch, taken = self.batch, self.take(backward=False)
         kept = batch.saved if batch.keeps else taken
         keeps = batch.keeps and not batch.recompute
         for chunk, following in zip(self.chunks, [*self.chunks[1:], None], strict=True):
@@ -84,9 +84,6 @@ class DeviceScanRun(ScanBatch):
         count = rows.sentences.size
         self._generic = DeviceGenericSteps(rows, batch, self._memories, count, keeps)
         works.then(ScanSteps(self._device, rows, self._generic, 0))
-
-    def _take(self, backward: bool) -> Arrays:
-        return Scratch(self.batch.scratch).take_all(self.rooms(self.batch, backward))
 
     def _add_arrays(self, taken: Arrays, kept: dict[str, Array]) -> None:
         """Add the arrays of a chunk: those with a row for each token have its rows."""
@@ -129,7 +126,7 @@ class DeviceScanRun(ScanBatch):
         """
         works = Works()
         self.read_again()
-        taken, gathers = self._take(backward=True), RowGathers(self.queue, batch.dtype)
+        taken, gathers = self.take(backward=True), RowGathers(self.queue, batch.dtype)
         carried = self._carried(taken, gathers)
         gradients, sink = batch.parameter_gradients(), ShardGradients()
         later = gradients.later and len(self.chunks) == 1
