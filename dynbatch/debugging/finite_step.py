@@ -17,7 +17,6 @@ from dynbatch.debugging.step_arrays import (
     NodePart,
     RegionArrays,
     StepArray,
-    Words,
     argument_name,
     arrays_of,
 )
@@ -29,16 +28,6 @@ from dynbatch.parameter import Parameter
 
 MOST_VALUES = 6  # inputs and parameters whose range a message gives
 
-WORDS = Words(
-    value="its {}",
-    gradient="its gradient for {}",
-    argument="its gradient for {}",
-    parameter="its gradient for parameter {}",
-    result="the sum of the gradients of its {}",
-    total="the sum of its gradients, after {} added to it,",
-)
-ROUNDED = WORDS._replace(value="its {}, rounded to bfloat16,")
-
 
 class StepGuard:
     """Checks that the numbers of one batch step are finite; of a region, call by call.
@@ -47,20 +36,20 @@ class StepGuard:
         places: the line that made each node, by index.
     """
 
-    def __init__(self, step: StepRun, places: Mapping[int, str], words: Words = WORDS) -> None:
+    def __init__(self, step: StepRun, places: Mapping[int, str]) -> None:
         self.step = step
         self._places = places
-        self._arrays = arrays_of(step, words)
+        self._arrays = arrays_of(step)
 
     def forward(self, arena: Array) -> None:
         self.values()
         if self.step.fused:
             self.backward(arena, "forward and backward")
 
-    def values(self) -> None:
-        """Inspect values and last states."""
+    def values(self, after: str = "") -> None:
+        """Inspect values and last states, after something was done to them."""
         for array in self._arrays.values():
-            self._inspect("forward", array)
+            self._inspect("forward", array, after)
 
     def added_gradients(self) -> None:
         pairs = self.step.gradient_targets()
@@ -76,7 +65,7 @@ class StepGuard:
             for parameter, gradient in totals(self.step.gradients).values():
                 self._inspect(when, self._arrays.of_parameter(parameter, gradient))
 
-    def _inspect(self, when: str, array: StepArray) -> None:
+    def _inspect(self, when: str, array: StepArray, after: str = "") -> None:
         """Raise NumericError for the first part of an array whose numbers are not all finite."""
         if np.isfinite(array.flat).all():
             return
@@ -84,6 +73,7 @@ class StepGuard:
             numbers = array.flat[part.elements].reshape(part.shape)
             is_read = part.source is None or part.source._block.gradient is not None
             if is_read and not np.isfinite(numbers).all():
+                part = part._replace(what=part.what + after)
                 self._refuse(when, part, numbers)
 
     def _refuse(self, when: str, part: NodePart, numbers: Array) -> NoReturn:
@@ -98,7 +88,7 @@ class StepGuard:
             "        what it reads, or lower the learning rate"
         )
         raise NumericError(
-            heading(node, f"{part.what} {described(numbers)}")
+            heading(node, f"its {part.what} {described(numbers)}")
             + "".join([f"\n  {line}" for line in known])
             + f"\n  in {when} of {self._batch_text(node)}"
             + f"\n  rule: {'a given array is finite' if is_given else 'all before it was finite'}"

@@ -19,7 +19,7 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.caller import caller
-from dynbatch.debugging.finite_step import ROUNDED, StepGuard, described
+from dynbatch.debugging.finite_step import StepGuard, described
 from dynbatch.debugging.reference import dense_on_host
 from dynbatch.errors import NumericError
 from dynbatch.nodes.node import Node
@@ -66,7 +66,7 @@ class Guard(Observer):
         super().rounded(step)
         if not isinstance(step, AliasStep):
             self.start()
-            StepGuard(step, self._places, ROUNDED).values()
+            StepGuard(step, self._places).values(", rounded to bfloat16,")
 
     def backward(self, step: StepRun, arena: Array) -> None:
         super().backward(step, arena)

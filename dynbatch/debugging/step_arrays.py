@@ -23,25 +23,10 @@ from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Parameter
 
 
-class Words(NamedTuple):
-    """The names of numbers in messages; `{}` is a value, or the node whose gradient it is.
-
-    gradient: of an input, `argument`: of a call's argument, `parameter`: of a parameter.
-    result:   the gradient of a call's result, when all its readers have run back.
-    total:    the gradient of a node, when the node `{}` has added to it.
-    """
-
-    value: str
-    gradient: str
-    argument: str
-    parameter: str
-    result: str
-    total: str
-
-
 class NodePart(NamedTuple):
-    """The numbers of a node in an array, from `start` on, and their name in messages.
+    """The numbers of a node in an array, from `start` on.
 
+    what:   their name in messages, which say "its …" of the node.
     source: the input whose gradient they are, or None.
     """
 
@@ -65,38 +50,32 @@ class StepArray(NamedTuple):
 
 
 class StepArrays:
-    """The arrays of a step.
+    """The arrays of a step."""
 
-    Args:
-        words: name them in messages.
-    """
-
-    def __init__(self, step: StepRun, words: Words) -> None:
+    def __init__(self, step: StepRun) -> None:
         self.step = step
-        self.words = words
 
     def values(self) -> Iterator[StepArray]:
         """Values and last states, after forward."""
         for number, block in enumerate(self.step.blocks):
-            what = self.words.value.format(f"last state {number - 1}" if number else "value")
+            what = f"last state {number - 1}" if number else "value"
             yield StepArray(number, to_host(block.values().flat), parts_of(block, what))
 
     def gradients(self, arena: Array) -> Iterator[StepArray]:
         """Gradients that backward wrote: of each packed input, whose position is the key."""
-        what = self.words.gradient
         for position, view in enumerate(self.step.target_views(arena)):
             if view is not None:
                 readers = self.step.readers(position)
-                named = [(node, what.format(x.label()), x.shape, x) for node, x in readers]
+                named = [(node, f"gradient for {x.label()}", x.shape, x) for node, x in readers]
                 yield StepArray(position, to_host(view.values).reshape(-1), one_by_one(named))
 
     def total(self, block: Block) -> StepArray:
         """The gradient of a block that the step has added to."""
-        what = self.words.total.format(self.step.nodes[0].label())
+        what = f"gradient, after {self.step.nodes[0].label()} added to it,"
         return StepArray(block, to_host(block.gradients().flat), parts_of(block, what))
 
     def of_parameter(self, parameter: Parameter, gradient: Array) -> StepArray:
-        what = self.words.parameter.format(repr(parameter.name))
+        what = f"gradient for parameter {parameter.name!r}"
         part = NodePart(self.step.nodes[0], what, parameter.shape)
         return StepArray(parameter.uid, gradient.ravel(), [part])
 
@@ -119,11 +98,11 @@ class RegionArrays(StepArrays):
 
     def values(self) -> Iterator[StepArray]:
         """The region's value; its parts are the results of calls."""
-        groups, what = self.node.region.groups, self.words.value
+        groups = self.node.region.groups
         parts = (
             part
             for number, row, call in self.calls
-            for part in results_of(call, what, groups[number].results.of_call(row).start)
+            for part in results_of(call, "{}", groups[number].results.of_call(row).start)
         )
         yield StepArray(0, to_host(self.step.block.values().flat), parts)
 
@@ -135,14 +114,14 @@ class RegionArrays(StepArrays):
         groups = [group.gradients() for group in self.step.batch.memo["run"].groups]
         for number, row, call in reversed(self.calls):
             results, arguments = groups[number]
-            parts = results_of(call, self.words.result)
+            parts = results_of(call, "gradient of {}, the sum over its readers,")
             yield StepArray(call, to_host(results[row]), parts)
             for k in sorted(arguments):
-                dx, what = to_host(arguments[k][row]), self.words.argument
-                part = NodePart(call, what.format(argument_name(call, k)), dx.shape)
+                dx = to_host(arguments[k][row])
+                part = NodePart(call, f"gradient for {argument_name(call, k)}", dx.shape)
                 yield StepArray((call, k), dx, [part])
         for x, dx in self._gradients_of_inputs(arena):
-            part = NodePart(self.node, self.words.gradient.format(x.label()), x.shape, 0, x)
+            part = NodePart(self.node, f"gradient for {x.label()}", x.shape, 0, x)
             yield StepArray(x, dx, [part])
 
     def _gradients_of_inputs(self, arena: Array) -> Iterator[tuple[Node, Array]]:
@@ -163,8 +142,8 @@ class RegionArrays(StepArrays):
         return f"{count} batch{'es' * (count > 1)} of {self.node.region.count} {self.node.label()}"
 
 
-def arrays_of(step: StepRun, words: Words) -> StepArrays:
-    return (RegionArrays if step.node_type is RegionNode else StepArrays)(step, words)
+def arrays_of(step: StepRun) -> StepArrays:
+    return (RegionArrays if step.node_type is RegionNode else StepArrays)(step)
 
 
 def one_by_one(parts: Iterable[tuple[Node, str, Shape, Any]], start: int = 0) -> Iterator[NodePart]:

@@ -25,7 +25,7 @@ from dynbatch.debugging.reference import (
     on_host,
     totals,
 )
-from dynbatch.debugging.step_arrays import StepArray, Words, arrays_of, one_by_one
+from dynbatch.debugging.step_arrays import StepArray, arrays_of, one_by_one
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download, split
 from dynbatch.kernels.runtime.transfer import to_host
@@ -34,14 +34,6 @@ from dynbatch.nodes.node import Node, heading
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
 
-WORDS = Words(
-    value="{}",
-    gradient="gradient of {}",
-    argument="gradient for {}",
-    parameter="gradient for parameter {}",
-    result="gradient of {}, the sum over its readers,",
-    total="gradient, after {} added to it,",
-)
 REFERENCES: dict[type[Node], Callable[[Any, DType, bool], Reference]] = {
     RegionNode: InlinedRegion, StackCalls: stacked_rows
 }  # fmt: skip
@@ -60,7 +52,7 @@ class StepCheck:
         self.checker = checker
         self.launched = ""
         self.reference: Reference | None = None
-        self._arrays = arrays_of(step, WORDS)
+        self._arrays = arrays_of(step)
 
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
         """Run forward, and compare the outputs, and the gradients of a fused step."""

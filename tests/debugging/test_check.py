@@ -141,13 +141,13 @@ def test_a_wrong_value_names_node_sentence_element_and_kernel(spoil):
             2,
             0,
             "",
-            ("Tanh #2, sentence 0", "gradient of LinearMap #1"),
+            ("Tanh #2, sentence 0", "gradient for LinearMap #1"),
         ),
         ("add_bias", 0, 18, "", ("LinearMap #6, sentence 1", "value", "(0, 0)")),
         ("gather_rows", 2, 0, "", ("Lookup #0, sentence 0", "value", "element (0, 0)")),
         ("add_rows", 4, 3, "", ("Lookup #0", "gradient for parameter 'table'")),
         ("sum_segments", 1, 4, "LinearMap #1,", ("gradient for parameter 'bias'", "(4,)")),
-        ("spread_segments", 1, 2, "", ("Total #25", "gradient of CrossEntropy #14")),
+        ("spread_segments", 1, 2, "", ("Total #25", "gradient for CrossEntropy #14")),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -274,7 +274,7 @@ def test_a_backward_that_reads_its_neighbours(monkeypatch):
         loss = doubled(graph)
         caught(
             lambda: graph.backward(loss),
-            "Double #9, sentence 2: its gradient of Input #8 is wrong",
+            "Double #9, sentence 2: its gradient for Input #8 is wrong",
             "(1, 1) of shape (2, 2) is 3 batched, 2 one by one",
         )  # fmt: skip
 

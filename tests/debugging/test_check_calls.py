@@ -201,7 +201,7 @@ def test_rows_stacked_from_the_wrong_calls(monkeypatch, when):
             step.batch.memo["rows"] = wrong(step.nodes)
             caught(
                 lambda: graph.backward(loss),
-                f"{h.label()}", "its gradient of calls of leaf, compose is wrong",
+                f"{h.label()}", "its gradient for calls of leaf, compose is wrong",
             )  # fmt: skip
 
 
