@@ -28,6 +28,7 @@ from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
 from dynbatch.compiler.validate import validate
 from dynbatch.errors import GraphError
+from dynbatch.nodes.node import ancestors
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
@@ -204,25 +205,17 @@ class CompiledCell(CompiledLoop):
         self.reads = trace.reads
         self.parts: Split = split(trace)
         super().__init__(LoopProgram(trace, self.parts))
-        self.ahead = self._needed_before()
         program = self.program
-        read = [*program.stream_nodes, *program.held_nodes, *program.memory_nodes]
-        self.reads_as_given = read == [*trace.tokens, *trace.memories] and self.parts.exports == [
-            trace.output
-        ]
+        self._read = [*program.stream_nodes, *program.held_nodes, *program.memory_nodes]
+        self.ahead = self._needed_before()
+        is_output = self.parts.exports == [trace.output]
+        self.reads_as_given = is_output and self._read == [*trace.tokens, *trace.memories]
 
     def _needed_before(self) -> list[Operation]:
-        program, trace = self.program, self.trace
-        read = [*program.stream_nodes, *program.held_nodes, *program.memory_nodes]
-        wanted = {n.index for n in [*read, trace.output]}
-        for node in self.parts.after:
-            wanted.update([x.index for x in node.inputs])
-        needed = []
-        for node in reversed(self.parts.before):
-            if node.index in wanted:
-                needed.append(node)
-                wanted.update([x.index for x in node.inputs])
-        return needed[::-1]
+        wanted = [*self._read, self.trace.output, *[x for n in self.parts.after for x in n.inputs]]
+        before = {node.index for node in self.parts.before}
+        needed = ancestors([node for node in wanted if node.index in before])
+        return [node for node in self.parts.before if node.index in needed]
 
     def __str__(self) -> str:
         parts = self.parts

@@ -133,7 +133,8 @@ def loaded(lane: Lane, segments: Iterable[Value]) -> list[Value]:
 
 def is_read(segment: Value, ops: Sequence[Op], group: Sequence[Op], kept: Sequence[Value]) -> bool:
     """Whether a segment is `kept`, or read by any of `ops` but those of a group."""
-    others = [x for op in ops if op not in group for x in op.inputs]
+    inside = {id(op) for op in group}
+    others = [x for op in ops if id(op) not in inside for x in op.inputs]
     return any([segment.overlaps(x) for x in (*kept, *others)])
 
 

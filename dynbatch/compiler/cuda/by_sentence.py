@@ -59,10 +59,8 @@ class SentenceKernel:
         self.items = items(self._ops, self._places, self._is_kept)
         groups = [(item,) if isinstance(item, Op) else item.ops for item in self.items]
         self._read_again = {
-            id(x.base) for ops in groups
-            for x in [x for op in self._ops if op not in ops for x in op.inputs]
-            if any([op.output is x.base for op in ops])
-        }  # fmt: skip
+            id(op.output) for ops in groups for op in ops if is_read(op.output, self._ops, ops, [])
+        }
 
     def most_rows(self, itemsize: int) -> float:
         return inf

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dynbatch.compiler.ir import Op, OpCode, Value
-from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, lanes_of, ops_of
+from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, is_read, lanes_of, ops_of
 from dynbatch.compiler.program import Program
 from dynbatch.kernels.unary import arithmetic
 
@@ -46,26 +46,19 @@ class DevicePass(Program):
         self.items = _items(_add_to_sums(_copy_apart(program.ops), kept))
         self.runs = _runs(self.items)
         self.ops = [op for item in self.items for op in ops_of(item)]
-        self._reads: dict[int, list[tuple[int, Value]]] = {}
-        for value in kept:
-            self._reads.setdefault(id(value.base), []).append((-1, value))
-        for number, item in enumerate(self.items):
-            for x in [x for op in ops_of(item) for x in op.inputs]:
-                self._reads.setdefault(id(x.base), []).append((number, x))
 
     def products(self, run: ProductRun) -> list[Op]:
         return [op for item in self.items[run.first : run.last + 1] for op in ops_of(item)]
 
     def leaves(self, value: Value, number: int) -> bool:
         """Whether anything but an item reads columns of a value that the item makes."""
-        reads = self._reads.get(id(value.base), [])
-        return any([at != number and value.overlaps(x) for at, x in reads])
+        return is_read(value, self.ops, ops_of(self.items[number]), self.kept)
 
     def reads(self, value: Value) -> bool:
-        for number, item in enumerate(self.items):
-            if any([op.output is value for op in ops_of(item)]):
-                return any([at not in (-1, number) for at, _ in self._reads[id(value)]])
-        return False
+        """Whether an item reads any column of a value that another one makes."""
+        groups = map(ops_of, self.items)
+        made = [ops for ops in groups if any([op.output is value for op in ops])]
+        return any([is_read(value, self.ops, ops, []) for ops in made])
 
 
 def _items(ops: Sequence[Op]) -> list[Item]:
