@@ -18,8 +18,9 @@ from dynbatch.blocks.operators import (
     Told,
     affine,
 )
-from dynbatch.blocks.sizes import Fit, integers_of, same, skeleton
+from dynbatch.blocks.sizes import Fit, integers_of, skeleton
 from dynbatch.blocks.trace import Operators
+from dynbatch.compiler.traced import same
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import WIDTH, Shape
 from dynbatch.nodes.operation import Operation

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.blocks.sizes import leaves_of, mapped, same
+from dynbatch.blocks.sizes import leaves_of, mapped
+from dynbatch.compiler.traced import same
 from dynbatch.errors import GraphError
 
 ROOMS = ("arguments", "blocks", "cells", "compiler", "kernels", "names", "nodes", "parameter")

@@ -36,10 +36,9 @@ from dynbatch.blocks.sizes import (
     free_positions,
     keeps,
     points_for,
-    same,
 )
 from dynbatch.blocks.trace import Operators, TraceMaker
-from dynbatch.compiler.traced import Reads
+from dynbatch.compiler.traced import Reads, same
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter

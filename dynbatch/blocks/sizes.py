@@ -158,18 +158,3 @@ def with_integers(value: Any, integers: Iterator[int]) -> Any:
 def skeleton(value: Any) -> Any:
     """A value with every integer replaced by 1: what must be equal for affine integers."""
     return with_integers(value, itertools.repeat(1))
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal; arrays by their bytes."""
-    if a is b:
-        return True
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    if type(a) is not type(b) or isinstance(a, np.ndarray):
-        return False
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all([same(x, y) for x, y in zip(a, b, strict=True)])
-    if isinstance(a, dict):
-        return list(a) == list(b) and all([same(a[name], b[name]) for name in a])
-    return bool(a == b)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from dynbatch.compiler.trace import Placeholder, Trace
+from dynbatch.compiler.traced import same
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.node import Node
@@ -24,8 +23,12 @@ from dynbatch.nodes.shape.expand import Expand
 TRACED_ROWS = (7, 11, 0)
 
 
-def operators(nodes: Sequence[Operation]) -> list[tuple[object, ...]]:
-    """The operators of a trace and their attributes, for comparison."""
+def are_alike(nodes: Sequence[Operation], others: Sequence[Operation]) -> bool:
+    """Whether two traces have the same operators, with the same attributes."""
+    return same(_operators(nodes), _operators(others))
+
+
+def _operators(nodes: Sequence[Operation]) -> list[tuple[object, ...]]:
     return [
         (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _own(node))
         for node in nodes
@@ -38,11 +41,7 @@ def _own(node: Operation) -> list[object]:
         return []  # its shape
     shown = {*node.static, "taken"}  # what a slice takes follows from its input
     attributes = node.attributes().items()
-    values = [v for name, v in attributes if name not in shown and not isinstance(v, Node)]
-    return [
-        (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-        for value in values
-    ]
+    return [v for name, v in attributes if name not in shown and not isinstance(v, Node)]
 
 
 def open_rows(nodes: Sequence[Operation], others: Sequence[Operation]) -> frozenset[int]:
@@ -87,8 +86,8 @@ def trace_any_rows(trace_with: Callable[[int], Trace]) -> Trace | None:
         others.append(trace_with(TRACED_ROWS[-1]))
     except DynbatchError:
         pass
-    same = all([operators(other.nodes) == operators(first.nodes) for other in others])
-    if not same or not repeats_beside_rows(first.nodes):
+    alike = all([are_alike(other.nodes, first.nodes) for other in others])
+    if not alike or not repeats_beside_rows(first.nodes):
         return None
     first.open_rows = open_rows(first.nodes, others[0].nodes)
     return first

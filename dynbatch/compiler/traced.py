@@ -12,7 +12,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from dynbatch.backend import Array
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.node import Owner
 from dynbatch.parameter import Parameter
@@ -36,7 +35,7 @@ Path = tuple[tuple[Way, object], ...]
 Reads = dict[Path, object]
 """The values that were read, by path."""
 
-COMPARED = (int, float, str, bool, bytes, tuple, frozenset, MethodType)
+COMPARED = (int, float, str, bool, bytes, tuple, frozenset, MethodType, np.ndarray)
 
 
 class Missing:
@@ -99,15 +98,24 @@ def _values(params: object, paths: Iterable[Path]) -> Iterator[object]:
 def _is_same(now: object, then: object) -> bool:
     if now is then:
         return True
-    if isinstance(then, np.ndarray):
-        return isinstance(now, np.ndarray) and _bytes(now) == _bytes(then)
     if isinstance(then, frozenset) and isinstance(now, set):
         return now == then
-    return isinstance(then, COMPARED) and type(now) is type(then) and bool(now == then)
+    return isinstance(then, COMPARED) and same(now, then)
 
 
-def _bytes(array: Array) -> tuple[object, ...]:
-    return array.dtype, array.shape, array.tobytes()
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal; arrays by their bytes."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if type(a) is not type(b) or isinstance(a, np.ndarray):
+        return False
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all([same(x, y) for x, y in zip(a, b, strict=True)])
+    if isinstance(a, dict):
+        return list(a) == list(b) and all([same(a[name], b[name]) for name in a])
+    return bool(a == b)
 
 
 class MadeOfReads(Protocol):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
-from dynbatch.compiler.any_rows import TRACED_ROWS, open_rows, operators, repeats_beside_rows
+from dynbatch.compiler.any_rows import TRACED_ROWS, are_alike, open_rows, repeats_beside_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
@@ -116,7 +116,7 @@ def trace_step(
             if rows:
                 raise
             break
-        if first.form != again.form or operators(first.nodes) != operators(again.nodes):
+        if first.form != again.form or not are_alike(first.nodes, again.nodes):
             raise GraphError.at_caller(
                 f"cell {_name(function)!r} built other operators when it was run again.\n"
                 "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
