@@ -19,7 +19,7 @@ from dynbatch.blocks.operators import (
     affine,
 )
 from dynbatch.blocks.sizes import Fit, integers_of, skeleton
-from dynbatch.blocks.trace import Operators
+from dynbatch.blocks.trace import BlockTrace
 from dynbatch.compiler.traced import same
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import WIDTH, Shape
@@ -97,15 +97,15 @@ class TakenArrays:
         """Whether they are ids of rows of tables, as they were given."""
         return not self._recipes and all([isinstance(node, Lookup) for _, node, _ in self.sites])
 
-    def seen_in(self, trace: Operators) -> list[tuple[Any, ...]]:
-        return [trace.nodes[position].given_values() for position, _, _ in self.sites]
+    def seen_in(self, trace: BlockTrace) -> list[tuple[Any, ...]]:
+        return [trace.operators[position].given_values() for position, _, _ in self.sites]
 
-    def shapes_in(self, trace: Operators) -> dict[int, Shape]:
+    def shapes_in(self, trace: BlockTrace) -> dict[int, Shape]:
         """The shapes in a trace of the arrays whose shapes are no affine functions of sizes."""
         arrays = dict(enumerate(trace.arrays.arrays))
         return {n: arrays[n].shape for n, s in self._shapes.items() if s is None and n in arrays}
 
-    def holds_in(self, trace: Operators) -> bool:
+    def holds_in(self, trace: BlockTrace) -> bool:
         """Whether the operators of a trace take the same arrays, and NumPy makes these alike."""
         log = trace.arrays
         made = all(
@@ -116,13 +116,13 @@ class TakenArrays:
         )
         return made and all(
             [
-                _takes(trace.nodes[position], log.arrays[number])
+                _takes(trace.operators[position], log.arrays[number])
                 for position, _, number in self.sites
             ]
         )
 
     def add(
-        self, fit: Fit, position: int, traces: Sequence[Operators], again: Sequence[Operators]
+        self, fit: Fit, position: int, traces: Sequence[BlockTrace], again: Sequence[BlockTrace]
     ) -> int | None:
         """The site of an operator that takes an array; None if it takes none.
 
@@ -130,7 +130,7 @@ class TakenArrays:
             ArraysAlike: it may take one of several.
         """
         every = (*traces, *again)
-        number = _array_of([trace.nodes[position] for trace in every], every)
+        number = _array_of([trace.operators[position] for trace in every], every)
         if number is None:
             return None
         log = traces[0].arrays
@@ -145,11 +145,11 @@ class TakenArrays:
             self._shapes[number] = tuple(known) if len(known) == len(fitted) else None
             self._recipes |= log.recipes_of(number)
             self._recipes = dict(sorted(self._recipes.items()))
-        self.sites.append((position, traces[0].nodes[position], number))
+        self.sites.append((position, traces[0].operators[position], number))
         return len(self.sites) - 1
 
 
-def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | None:
+def _array_of(nodes: Sequence[Operation], traces: Sequence[BlockTrace]) -> int | None:
     """The number of the array that an operator takes in all traces; None if it takes none."""
     logs = [trace.arrays for trace in traces]
     alike: list[int] = []
@@ -180,8 +180,8 @@ def _takes(node: Operation, array: Array) -> bool:
 def bind(
     operators: Sequence[BlockOperator],
     fit: Fit,
-    traces: Sequence[Operators],
-    again: Sequence[Operators],
+    traces: Sequence[BlockTrace],
+    again: Sequence[BlockTrace],
 ) -> TakenArrays:
     """Note at each operator what its rows, width and attributes follow from.
 
@@ -196,7 +196,7 @@ def bind(
     numbers = itertools.count()
     untold: set[int] = set()  # operators whose rows only a trace at the call's sizes tells
     for k, op in enumerate(operators):
-        nodes = [trace.nodes[k] for trace in (*traces, *again)]
+        nodes = [trace.operators[k] for trace in (*traces, *again)]
         given_names = type(op.node).given_attributes if again else ()
         site = taken.add(fit, k, traces, again) if given_names else None
         follows = site is not None or op.node.follows_sizes()
@@ -232,14 +232,16 @@ def bind(
 
 
 def _argument_rows(
-    operators: Sequence[BlockOperator], fit: Fit, traces: Sequence[Operators]
+    operators: Sequence[BlockOperator], fit: Fit, traces: Sequence[BlockTrace]
 ) -> dict[int, Coefficients]:
     """The rows of the node arguments, by -1 - k, as functions of the free sizes."""
     rows_of: dict[int, Coefficients] = {}
     for k, op in enumerate(operators):
         for number, x in enumerate(op.inputs):
             if x < 0 and x not in rows_of:
-                rows = fit.coefficients([trace.nodes[k].inputs[number].rows for trace in traces])
+                rows = fit.coefficients(
+                    [trace.operators[k].inputs[number].rows for trace in traces]
+                )
                 assert rows is not None  # they are one of the sizes, or 1
                 rows_of[x] = rows
     return rows_of

@@ -37,7 +37,7 @@ from dynbatch.blocks.sizes import (
     keeps,
     points_for,
 )
-from dynbatch.blocks.trace import Operators, TraceMaker
+from dynbatch.blocks.trace import BlockTrace, TraceMaker
 from dynbatch.compiler.traced import Reads, same
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.nodes.signature import intern_signature
@@ -86,7 +86,7 @@ class BlockProgram:
         self.results = first.results
         self.operators = [
             BlockOperator(node, inputs)
-            for node, inputs in zip(first.nodes, first.inputs, strict=True)
+            for node, inputs in zip(first.operators, first.inputs, strict=True)
         ]
         for trace in (*traces[1:], *again):
             if (difference := self._differs(trace)) is not None:
@@ -204,7 +204,7 @@ class BlockProgram:
         free = self.free_of(sizes)
         if self.by_data or sizes not in self._known:
             try:
-                trace = maker.on(sizes, arrays).operators()
+                trace = maker.on(sizes, arrays)
             except Exception:
                 return None  # the function itself will raise it
             told = self._read(trace, free)
@@ -218,20 +218,20 @@ class BlockProgram:
             return told
         return self.given(free, arrays, told)
 
-    def _takes_alike(self, maker: TraceMaker, trace: Operators, sizes: Sizes) -> bool:
+    def _takes_alike(self, maker: TraceMaker, trace: BlockTrace, sizes: Sizes) -> bool:
         """Whether operators take the same arrays at these sizes: in this trace, and in another."""
         try:  # arrays that are equal in this sentence may differ in the next
-            other = maker.at(sizes).operators()
+            other = maker.at(sizes)
         except Exception:  # whatever the function raises at values that it was not given
             other = trace
         return all([self._differs(t) is None and self._taken.holds_in(t) for t in (trace, other)])
 
-    def _read(self, trace: Operators, free: Sizes) -> Told | None:
+    def _read(self, trace: BlockTrace, free: Sizes) -> Told | None:
         """Values from a trace; None if it differs from the program."""
         if self._differs(trace) is not None:
             return None
         told = Told(self._taken.seen_in(trace), {}, {}, self._taken.shapes_in(trace))
-        for k, (op, node) in enumerate(zip(self.operators, trace.nodes, strict=True)):
+        for k, (op, node) in enumerate(zip(self.operators, trace.operators, strict=True)):
             attributes = node.attributes()
             expected = dict(op.constants)
             for name, bound in op.bound.items():
@@ -247,10 +247,10 @@ class BlockProgram:
                 return None
         return told
 
-    def _differs(self, trace: Operators) -> str | None:
+    def _differs(self, trace: BlockTrace) -> str | None:
         """The difference between a trace and the program; None if there is none."""
         mine = [(op.node, op.inputs) for op in self.operators]
-        theirs = list(zip(trace.nodes, trace.inputs, strict=True))
+        theirs = list(zip(trace.operators, trace.inputs, strict=True))
         for (a, read), (b, other) in zip(mine, theirs, strict=False):
             if (type(a), a.ndim, a.ragged, read) != (type(b), b.ndim, b.ragged, other):
                 return f"{type(a).__name__} at some sizes, {type(b).__name__} at others"
@@ -269,7 +269,7 @@ class BlockProgram:
         for zeros in [*alone, set(range(count))] if count > 1 else alone:
             values = [0 if k in zeros else n for k, n in enumerate(point)]
             try:
-                trace = maker.at(filled(self.pattern, values)).operators()
+                trace = maker.at(filled(self.pattern, values))
             except Exception:  # whatever the function raises without rows
                 trace = None
             if trace is None or self._read(trace, tuple(values)) is None:
@@ -286,7 +286,7 @@ def _are_equal(a: Told | None, b: Told | None) -> bool:
 
 def _traces(
     maker: TraceMaker, pattern: Pattern, actual: Sequence[int]
-) -> tuple[list[tuple[int, ...]], list[Operators], list[Operators]]:
+) -> tuple[list[tuple[int, ...]], list[BlockTrace], list[BlockTrace]]:
     """The points of a `Fit`, traces at them, and at the first of them with other arrays.
 
     Sizes are near the call's where small ones fail; arrays hold the call's own values where smaller
@@ -300,7 +300,7 @@ def _traces(
             points = points_for(count, base, others)
             try:
                 tried = [*points, points[0]] if maker.arguments.arrays else points
-                traces = [maker.at(filled(pattern, point)).operators() for point in tried]
+                traces = [maker.at(filled(pattern, point)) for point in tried]
                 return points, traces[: len(points)], traces[len(points) :]
             except Exception as raised:  # whatever the function raises where it was not asked
                 error = error or raised

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -50,10 +50,12 @@ class BlockTrace(TraceGraph):
     """Owns the nodes of one trace of a block.
 
     Attributes:
-        losses:   indices of losses that can do without their one input, by that input's index.
-        returned: what the function returned.
-        arrays:   that it was given, and what NumPy made of them.
+        losses:    indices of losses that can do without their one input, by that input's index.
+        arrays:    that it was given, and what NumPy made of them.
         draws_arrays: whether these are no sentence's, so that they may not suit its sizes.
+        operators: those that the results need, in order.
+        inputs:    of each, positions of operators, or -1 - k for the node argument k.
+        results:   likewise.
     """
 
     reads_short = True  # the graph of a call is asked when it is made
@@ -63,7 +65,9 @@ class BlockTrace(TraceGraph):
         self.draws_arrays = draws_arrays
         self.losses: dict[int, list[int]] = {}
         self.arrays = arrays
-        self.returned: tuple[Node, ...] = ()
+        self.operators: list[Operation] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.results: tuple[int, ...] = ()
         self.returns_tuple = False
 
     def absorb(self, node: Node, reader: Node) -> None:
@@ -86,7 +90,11 @@ class BlockTrace(TraceGraph):
         raise NotTraceable("it names a node that lies inside it")
 
     def returns(self, returned: object) -> None:
-        """Note what the function returned, which must be made of nodes of the trace."""
+        """Note what the function returned, which must be made of nodes of the trace.
+
+        A loss takes the place of the projection below it, which nothing else reads, as it does
+        between nodes of a graph (see `batcher.schedule.folds`).
+        """
         self.returns_tuple = isinstance(returned, tuple)
         results = returned if isinstance(returned, tuple) else (returned,)
         for result in results:
@@ -99,20 +107,11 @@ class BlockTrace(TraceGraph):
                 if x.graph is not self:
                     raise NotTraceable(f"it reads {x!r}, which was made outside it")
         # A scan's last state, say, may stay unread; and what has parameters of any shape as values.
-        read = ancestors(results).values()
-        _require_matrices([node for node in read if not isinstance(node, ParameterNode)])
-        self.returned = results
-
-    def operators(self) -> Operators:
-        """The operators that the results need.
-
-        A loss takes the place of the projection below it, which nothing else reads, as it does
-        between nodes of a graph (see `batcher.schedule.folds`).
-        """
+        live = ancestors(results)
+        _require_matrices([node for node in live.values() if not isinstance(node, ParameterNode)])
         nodes = {node.index: node for node in self.nodes}
-        live = ancestors(self.returned)
         readers = Counter([x.index for node in live.values() for x in node.inputs])
-        returned = {node.index for node in self.returned}
+        returned = {node.index for node in results}
         for index, losses in self.losses.items():
             reader = [loss for loss in losses if loss in live]
             if index not in returned and readers[index] == 1 and reader:
@@ -120,32 +119,15 @@ class BlockTrace(TraceGraph):
                 del live[index]
                 live |= {x.index: x for x in nodes[reader[0]].inputs}
         position: dict[int, int] = {}
-        kept: list[Operation] = []
         for index in sorted(live):
             node = nodes[index]
             if isinstance(node, BlockArgument):
                 position[index] = -1 - node.number
             else:
-                position[index] = len(kept)
-                kept.append(node)
-        inputs = [tuple([position[x.index] for x in node.inputs]) for node in kept]
-        results = tuple([position[node.index] for node in self.returned])
-        return Operators(kept, inputs, results, self.returns_tuple, self.arrays)
-
-
-class Operators(NamedTuple):
-    """The operators of one trace, in order.
-
-    inputs:  of each, positions of operators, or -1 - k for the node argument k.
-    results: likewise.
-    arrays:  those of the trace.
-    """
-
-    nodes: Sequence[Operation]
-    inputs: Sequence[tuple[int, ...]]
-    results: tuple[int, ...]
-    returns_tuple: bool
-    arrays: GivenArrays
+                position[index] = len(self.operators)
+                self.operators.append(node)
+                self.inputs.append(tuple([position[x.index] for x in node.inputs]))
+        self.results = tuple([position[node.index] for node in results])
 
 
 def _require_matrices(nodes: Iterable[Node]) -> None:
