@@ -52,6 +52,8 @@ ELEMENTWISE_TYPES = {
     Unary: OpCode.UNARY, Binary: OpCode.BINARY, Scalar: OpCode.WITH_NUMBER, Where: OpCode.WHERE,
 }  # fmt: skip
 ELEMENTWISE = tuple(ELEMENTWISE_TYPES.values())
+ALIKE = (*ELEMENTWISE, OpCode.PARTIAL)  # all operands are as wide as what they make
+PRODUCTS = (OpCode.LINEAR, OpCode.LINEAR_GRADIENT)  # with weights
 OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)  # of the node types
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
+from dynbatch.compiler.ir import ALIKE, Op, OpCode, Value
 
-FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL)
+FUSED = (*ALIKE, OpCode.COPY)
 
 
 class ScalarOp(NamedTuple):

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import ALIKE, Op, OpCode, Origin, Value
 from dynbatch.compiler.places import Pointer
 from dynbatch.compiler.program import Program
 
@@ -40,7 +40,7 @@ def sizes_in_nests(ops: Sequence[Op]) -> dict[int, Strides]:
     while changed:
         changed = False
         for op in ops:
-            if op.opcode in JOINED and id(op) not in sizes:
+            if op.opcode in ALIKE and id(op) not in sizes:
                 values = [*op.inputs, op.output]
                 axes = [of_value[id(v.base)] for v in values if id(v.base) in of_value]
                 axes = [each for each in axes if prod(each) == op.output.width]
@@ -50,9 +50,6 @@ def sizes_in_nests(ops: Sequence[Op]) -> dict[int, Strides]:
                         of_value.setdefault(id(value.base), axes[0])
                     changed = True
     return sizes
-
-
-JOINED = (*ELEMENTWISE, OpCode.PARTIAL)
 
 
 @dataclass

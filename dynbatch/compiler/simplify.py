@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
+from dynbatch.compiler.ir import ALIKE, ELEMENTWISE, Op, OpCode, Value
 from dynbatch.compiler.program import Program
 from dynbatch.kernels import binary
 from dynbatch.kernels.unary import arithmetic
@@ -165,7 +165,7 @@ LARGEST_EXPONENT = 100
 NEUTRAL = {binary.multiply: 1, binary.divide: 1, binary.add: 0}
 
 # What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
-DROPPED = (*ELEMENTWISE, OpCode.CONTRACT, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT)
+DROPPED = (*ALIKE, OpCode.CONTRACT, OpCode.COPY, OpCode.LINEAR_GRADIENT)
 
 
 def drop_unread(program: Program) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
+from dynbatch.compiler.ir import ALIKE, Op, OpCode, Origin
 from dynbatch.compiler.program import Program
-
-# Operators whose operands are all as wide as what they make.
-ALIKE = (*ELEMENTWISE, OpCode.PARTIAL)
 
 
 def validate(program: Program, after: str) -> None:

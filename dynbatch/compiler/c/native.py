@@ -52,7 +52,7 @@ class NativeLoop:
         """
         if self._work < WORTH_COMPILING:
             return None
-        functions = (self._text_in_16_bits if in_16_bits else self._text).functions(dtype)
+        functions = self._printed[in_16_bits].functions(dtype)
         return None if functions is None else NativeFunctions(self, functions)
 
     def left(self, dtype: DType) -> Collection[str]:
@@ -83,14 +83,11 @@ class NativeLoop:
         return "\n".join(['#include "loop.h"\n', head, *texts, *rest])
 
     @cached_property
-    def _text(self) -> PrintedLoop:
+    def _printed(self) -> list[PrintedLoop]:
+        """The loop, and the one whose backward finds what forward left in 16 bits."""
         with compiling():
-            return PrintedLoop(self.source)
-
-    @cached_property
-    def _text_in_16_bits(self) -> PrintedLoop:
-        with compiling():
-            return PrintedLoop(f"#define IN_16_BITS\n{self.source}")
+            heads = "", "#define IN_16_BITS\n"
+            return [PrintedLoop(head + self.source) for head in heads]
 
 
 class NativeFunctions:

@@ -140,18 +140,11 @@ class SentenceKernel:
 
     def _state(self, base: Value, column: int) -> BlockPlace:
         """A state as the step finds it: in a room of the step before, in backward in memory."""
-        name = array_name(Role.INITIAL_STATE, base.number)
         columns = self.loop.storage.left_by_step(self.loop.program)[base.number]
-        pointer, initial = f"h{base.number}", f"{self.arrays.take(name)} + row * {base.width}"
-        if columns is None:
-            row = f"{name} ? {initial} : nullptr"
-        elif not self.is_backward:
+        if columns is not None and not self.is_backward:
             return self._room(columns.buffer, columns.column, column, BEFORE)
-        else:
-            left = self.arrays.take(columns.buffer.name)
-            row = f"{left} + (p + row) * {columns.buffer.width} + {columns.column}"
-            row = f"p >= 0 ? {row} : {name} ? {initial} : nullptr"
-        line = f"const REAL* const {pointer} = {row};"
+        pointer = f"h{base.number}"
+        line = f"const REAL* const {pointer} = {self.arrays.state(base)};"
         return BlockPlace(_at(pointer, column), None, column, line=line, guard=pointer)
 
     def _room(self, buffer: ProgramBuffer, first: int, column: int, turn: str = "") -> BlockPlace:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.ir import PRODUCTS, Op, OpCode, Value
 from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, is_read, lanes_of, ops_of
 from dynbatch.compiler.program import Program
 from dynbatch.kernels.unary import arithmetic
-
-PRODUCTS = (OpCode.LINEAR, OpCode.LINEAR_GRADIENT)
 
 
 class ProductRun(NamedTuple):

@@ -17,7 +17,7 @@ from dynbatch.backend import Array
 from dynbatch.compiler.arrays import Arrays, Step
 from dynbatch.compiler.buffers import Role, Storage, array_name
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import OWN_KERNELS, PRODUCTS, Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.operators import elementwise, name_of
 from dynbatch.compiler.places import Pointers
@@ -179,9 +179,6 @@ class NumpyLoop:
         places = [self._places.of(x) for x in (op.output, *read)]
         out, *xs = [f"{x.array}[{x.column}:{x.column + x.width}]" for x in places]
         return f"{out} = {name_of(op)}({', '.join(xs)})"
-
-
-PRODUCTS = (OpCode.LINEAR, OpCode.LINEAR_GRADIENT)
 
 
 def _bound(function: Callable[..., object], operands: Sequence[tuple[Array, int]]) -> Call:
