@@ -9,18 +9,7 @@ from dynbatch.batcher.steps.block_batch import BlockBatch
 from dynbatch.batcher.steps.members import Members
 from dynbatch.blocks.call import BlockCall, BlockResult
 from dynbatch.nodes.folded import Folded
-from dynbatch.nodes.linear import LinearMap
-from dynbatch.nodes.linear_of_windows import LinearOfWindows
-from dynbatch.nodes.losses.cross_entropy import CrossEntropy, LinearCrossEntropy
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.windows import Windows
-
-FOLDED: dict[type[Operation], tuple[type[Operation], type[Operation]]] = {
-    LinearCrossEntropy: (LinearMap, CrossEntropy),
-    LinearOfWindows: (Windows, LinearMap),
-}
-"""Of each folded type, the types of the input that it leaves out and of the reader."""
 
 
 def unrolled(
@@ -63,14 +52,16 @@ def _operators(call: BlockCall) -> list[list[Any]]:
         node.inputs = tuple(
             [nodes[x][-1] if x >= 0 else call.inputs[-1 - x] for x in operator.inputs]
         )
-        nodes.append(_unfolded(node) if isinstance(node, Folded) else [node])
+        traced = operator.node
+        nodes.append(_unfolded(node, traced) if isinstance(traced, Folded) else [node])
     return nodes
 
 
-def _unfolded(node: Folded) -> list[Any]:
+def _unfolded(node: Any, traced: Folded) -> list[Any]:
     """The nodes that a folded one stands for: its input, which it leaves out, and the reader."""
     attributes = node.attributes()
-    parts: list[Any] = [object.__new__(node_type) for node_type in FOLDED[type(node)]]
+    reader = traced.stands_for
+    parts: list[Any] = [object.__new__(type(x)) for x in (reader.inputs[0], reader)]
     for part in parts:
         for name, value in attributes.items():
             if hasattr(type(part), name):
