@@ -23,17 +23,14 @@ from dynbatch.nodes.shape.expand import Expand
 TRACED_ROWS = (7, 11, 0)
 
 
-def are_alike(nodes: Sequence[Operation], others: Sequence[Operation]) -> bool:
-    """Whether two traces have the same operators, with the same attributes."""
-    return same(_operators(nodes), _operators(others))
-
-
-def _operators(nodes: Sequence[Operation]) -> list[tuple[object, ...]]:
-    return [
+def built(nodes: Sequence[Operation], returned: Sequence[Node]) -> list[object]:
+    """The operators of a trace, their attributes, and what is returned, for comparison."""
+    operators = [
         (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _own(node))
         for node in nodes
         if not isinstance(node, Placeholder)
     ]
+    return [operators, [node.index for node in returned]]
 
 
 def _own(node: Operation) -> list[object]:
@@ -86,8 +83,8 @@ def trace_any_rows(trace_with: Callable[[int], Trace]) -> Trace | None:
         others.append(trace_with(TRACED_ROWS[-1]))
     except DynbatchError:
         pass
-    alike = all([are_alike(other.nodes, first.nodes) for other in others])
-    if not alike or not repeats_beside_rows(first.nodes):
+    wanted, *alike = [built(x.nodes, [x.output, *x.next_states]) for x in (first, *others)]
+    if not all([same(other, wanted) for other in alike]) or not repeats_beside_rows(first.nodes):
         return None
     first.open_rows = open_rows(first.nodes, others[0].nodes)
     return first

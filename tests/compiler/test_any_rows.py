@@ -146,3 +146,26 @@ def test_a_cell_that_follows_the_rows_of_one_memory_takes_any_rows_of_another():
                 memory = F.constant(graph, 1.0, (rows, width))
                 db.scan(last_of_narrow, F.constant(graph, 1.0, (3, D)), width, memory=memory)
     assert len(last_of_narrow.programs) == 2 + 1
+
+
+def test_what_is_returned_may_follow_the_rows_of_a_memory():
+    def both(x, memory):
+        return F.tanh(x), F.sigmoid(x + F.sum(memory, dim=0))
+
+    @db.cell
+    def step(x, h, params, memory):
+        a, b = both(x, memory)
+        return (a if memory.rows > 5 else b), b
+
+    @db.cell
+    def pair(x, memory):
+        a, b = both(x, memory)
+        return (a, b) if memory.rows > 5 else (b, a)
+
+    with db.Graph() as graph:
+        for rows in (2, 9):
+            xs, memory = F.constant(graph, 1.0, (1, D)), F.constant(graph, 1.0, (rows, D))
+            expected = both(xs[0], memory)[rows <= 5]
+            outputs, _ = db.scan(step, xs, D, None, memory)
+            assert np.array_equal(outputs.value[0], expected.value)
+            assert np.array_equal(pair(xs[0], memory)[0].value, expected.value)

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
-from dynbatch.compiler.any_rows import TRACED_ROWS, are_alike, open_rows, repeats_beside_rows
+from dynbatch.compiler.any_rows import TRACED_ROWS, built, open_rows, repeats_beside_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_known_rows, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
-from dynbatch.compiler.traced import Reads
+from dynbatch.compiler.traced import Reads, same
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node, ancestors
@@ -116,7 +116,8 @@ def trace_step(
             if rows:
                 raise
             break
-        if first.form != again.form or not are_alike(first.nodes, again.nodes):
+        operators = [built(each.nodes, each.outputs) for each in (first, again)]
+        if first.form != again.form or not same(*operators):
             raise GraphError.at_caller(
                 f"cell {_name(function)!r} built other operators when it was run again.\n"
                 "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
