@@ -28,7 +28,6 @@ from dynbatch.nodes.shape.expand import Repeated
 from dynbatch.nodes.shape.gather import GatherRows, Transpose
 from dynbatch.nodes.shape.permute import Permute
 from dynbatch.nodes.shape.reshape import Reshape
-from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.shape.structure import Structural
 
 
@@ -73,7 +72,7 @@ class MatrixNodes:
         if isinstance(node, MOVES):
             self._elements[node.index] = self._moved(node)
         elif isinstance(node, Structural):
-            self._elements[node.index] = self._joined(node)
+            self._elements[node.index] = self._structural(node)
         elif isinstance(node, MatMul):
             self._elements[node.index] = self._product(*map(self.elements, node.inputs))
         elif isinstance(node, Sum | Mean):
@@ -107,30 +106,25 @@ class MatrixNodes:
             return Elements(value, groups.swapaxes(1, 2).reshape(node.shape))
         if isinstance(node, Transpose):
             return Elements(value, columns.T)
-        rows = np.atleast_2d(columns)
-        if isinstance(node, GatherRows):
-            return Elements(value, rows[node.ids])
-        assert isinstance(node, Slice)
-        (start, *_), (first, *_) = node.taken
-        tokens, features = node.taken
-        part = rows[start :: tokens.step][: len(tokens), first : first + len(features)]
-        return Elements(value, part.reshape(node.shape))
+        assert isinstance(node, GatherRows)
+        return Elements(value, columns[node.ids])
 
-    def _joined(self, node: Structural) -> Elements:
-        """Rows of several values, in one: a copy of each."""
-        columns = np.empty((node.rows, node.width), np.int64)
-        numbers = {x.index: k for k, x in enumerate(node.inputs)}
-        parts = [self._dense(self.elements(x)) for x in node.inputs]
-        starts = np.cumsum([0, *[part.width for part in parts]])
+    def _structural(self, node: Structural) -> Elements:
+        """Parts of values; of several, in one: a copy of each."""
+        value, *others = [self.elements(x) for x in node.inputs]
+        sources = {node.inputs[0].index: value.columns.reshape(-1)}
+        if others:
+            parts = [self._dense(x) for x in (value, *others)]
+            starts = np.cumsum([0, *[part.width for part in parts]]).tolist()
+            pairs = [*zip(starts, parts, strict=False)]
+            value = whole(self._program.side_by_side(starts[-1], pairs), (starts[-1],))
+            cuts = np.split(value.columns, starts[1:-1])
+            sources = {x.index: cut for x, cut in zip(node.inputs, cuts, strict=True)}
+        columns = np.empty(node.rows * node.width, np.int64)
         for r in type(node).rectangles_of(node):
-            for i in range(r.rows):
-                first = (r.source_row + i * r.source_step) * r.source.width + r.source_column
-                at = starts[numbers[r.source.index]] + first
-                target = columns[r.target_row + i]
-                target[r.target_column : r.target_column + r.width] = np.arange(at, at + r.width)
-        pairs = zip(starts[:-1].tolist(), parts, strict=True)
-        beside = self._program.side_by_side(int(starts[-1]), [*pairs])
-        return Elements(beside, columns.reshape(node.shape))
+            there, here = r.elements()
+            columns[here] = sources[r.source.index][there]
+        return Elements(value.value, columns.reshape(node.shape))
 
     def _product(self, a: Elements, b: Elements) -> Elements:
         """The sum over the last dimension of a and the last but one of b."""
@@ -213,7 +207,7 @@ class MatrixNodes:
         return self._program.side_by_side(flat.size, parts)
 
 
-MOVES = (Reshape, Repeated, Permute, Transpose, GatherRows, Slice)
+MOVES = (Reshape, Repeated, Permute, Transpose, GatherRows)
 
 
 def whole(value: Value, shape: Shape) -> Elements:

@@ -30,7 +30,6 @@ from dynbatch.debugging.reference import (
     ReferenceRun,
     Totals,
     add_to,
-    elements,
 )
 from dynbatch.debugging.step_arrays import calls_of, place_of
 from dynbatch.kernels.arrays import split
@@ -189,7 +188,7 @@ class InlinedCall:
 def moves_of(node: Structural) -> Moves:
     """A structural operator on values of its inputs, one by one."""
     number = {x: k for k, x in enumerate(node.inputs)}
-    moves = [(number[r.source], *elements(r)) for r in node.rectangles_of(node)]
+    moves = [(number[r.source], *r.elements()) for r in node.rectangles_of(node)]
     sizes = [x.rows * x.width for x in node.inputs]
     return Moves(moves, sizes, node.rows * node.width, node.graph.dtype)
 

@@ -19,7 +19,7 @@ from dynbatch.kernels.runtime.tasks import do
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.structure import PortPlace, Rectangle
+from dynbatch.nodes.shape.structure import PortPlace
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged, packed
 from dynbatch.row_sparse import RowSparse
@@ -225,18 +225,6 @@ def add_to(sums: Totals, parameter: Parameter, gradient: Array) -> None:
 
 def _gradients_of(dxs: Flats, sink: StepGradients) -> FlatGradients:
     return FlatGradients({k: dx for k, dx in enumerate(dxs) if dx is not None}, totals(sink))
-
-
-def elements(r: Rectangle) -> tuple[Array, Array]:
-    """The elements of a rectangle's source, and of its target, counted from each node's first."""
-    source, target = [
-        (first + step * np.arange(r.rows))[:, None] * node.width + column + np.arange(r.width)
-        for node, first, step, column in (
-            (r.source, r.source_row, r.source_step, r.source_column),
-            (r.target, r.target_row, 1, r.target_column),
-        )
-    ]
-    return source, target
 
 
 def dense_on_host(gradient: Array | RowSparse | None) -> Array:

@@ -21,7 +21,6 @@ from dynbatch.debugging.reference import (
     Readable,
     Reference,
     ReferenceRun,
-    elements,
     on_host,
     totals,
 )
@@ -154,7 +153,7 @@ class StepCheck:
         for node in self.step.nodes:
             assert issubclass(self.step.node_type, Structural)
             for r in self.step.node_type.rectangles_of(node):
-                there, here = elements(r)
+                there, here = r.elements()
                 number = numbers.setdefault(r.source._block, len(numbers))
                 moves.append((number, r.source._start + there, r.target._start + here))
         blocks, size = list(numbers), self.step.block.size

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from dynbatch.backend import Array
 from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import ROWS, Node, Shape
 from dynbatch.nodes.operation import Operation
@@ -34,6 +37,18 @@ class Rectangle(NamedTuple):
     source_column: int
     target_row: int
     target_column: int
+
+    def elements(self) -> tuple[Array, Array]:
+        """The elements of the source, and of the target, counted from each node's first."""
+        source, target = [
+            (first + step * np.arange(self.rows))[:, None] * node.width
+            + np.arange(column, column + self.width)
+            for node, first, step, column in (
+                (self.source, self.source_row, self.source_step, self.source_column),
+                (self.target, self.target_row, 1, self.target_column),
+            )
+        ]
+        return source, target
 
 
 class Rectangles(NamedTuple):
