@@ -18,6 +18,9 @@ class LateNodes(Protocol):
         Those of what was made before have been entered, or can be asked for.
         """
 
+    def number_at(self, index: int) -> int:
+        """The greater number under which the key of the node with this index was entered."""
+
 
 class RandomStreams:
     """Gives each node a 32-bit stream number for its random draws.
@@ -34,7 +37,7 @@ class RandomStreams:
 
     Attributes:
         keys: of nodes by index, as far as somebody asked for them: what a stream follows from.
-            Those of late nodes stand under their greater numbers, too.
+            Those of late nodes stand under their greater numbers.
     """
 
     def __init__(
@@ -75,9 +78,12 @@ class RandomStreams:
                 if read and max(read) >= len(nodes):
                     read = [k if k in keys or k < len(nodes) else self._resolve(k) for k in read]
                 missing[other] = read
-                waiting += read
+                waiting += [k for k in read if k not in keys]
             else:
-                self._enter_late_keys()
+                number = node.number_at(other)
+                if number not in keys:
+                    self._enter_late_keys()
+                keys[other] = keys[number]
         for other in sorted(missing):  # creation order: inputs come first
             node = nodes[other]
             assert isinstance(node, Node)
@@ -86,11 +92,12 @@ class RandomStreams:
         return keys[index]
 
     def _resolve(self, number: int) -> int:
-        """The index of a call's node; keys of late ones are entered, those after it too."""
+        """The index of a call's node; its number if it is late, and its key is now entered."""
         index = self._index_of(number)
-        if not isinstance(self._nodes[index], Node):
-            self._enter_late_keys()
-        return index
+        if isinstance(self._nodes[index], Node):
+            return index
+        self._enter_late_keys()
+        return number
 
     def _enter_late_keys(self) -> None:
         """Enter those of all late nodes by now: each reads those before it."""

@@ -15,6 +15,7 @@ from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.call import ResultPart, TuplePart
 from dynbatch.cells.calls.results import SumArgument
+from dynbatch.cells.calls.sums import TreeSums
 from dynbatch.cells.calls.table import (
     NOT_RUN,
     ROW,
@@ -51,11 +52,14 @@ class Entries:
     def __init__(self, arguments: Sequence[Any], types: set[type], graph: CallGraph) -> None:
         self.counts: Array | None = None
         if SumArgument in types:
-            sums = [x.terms if type(x) is SumArgument else (x,) for x in arguments]
+            sums = [x.members if type(x) is SumArgument else (x,) for x in arguments]
             self.counts = np.fromiter(map(len, sums), np.int64, len(sums))
             arguments = list(chain.from_iterable(sums))
             types = set(map(type, arguments))
         count = len(arguments)
+        self.first = np.zeros(count, np.int64)
+        if not types.isdisjoint((ResultPart, TuplePart)):
+            self.first[:] = [0 if type(x) is int else x.first for x in arguments]
         if int in types:
             numbers = arguments
             if len(types) > 1:
@@ -63,6 +67,9 @@ class Entries:
             values = np.fromiter(numbers, np.int64, count)
             codes, self.row = values >> ROW_BITS, values & ROW
             used = first_uses(codes)
+            if any([type(graph.origins[code]) is TreeSums for code in used]):
+                codes = self._expand(codes, used, graph)
+                used = first_uses(codes)
             self.origins: list[Origin] = [graph.origins[code] for code in used]
             places = np.zeros(len(graph.origins), np.int64)
             places[used] = range(len(used))
@@ -73,9 +80,25 @@ class Entries:
             number = {origin: k for k, origin in enumerate(self.origins)}
             self.code = np.fromiter(map(number.__getitem__, origins), np.int64, count)
             self.row = np.fromiter([x.row for x in arguments], np.int64, count)
-        self.first = np.zeros(count, np.int64)
-        if not types.isdisjoint((ResultPart, TuplePart)):
-            self.first[:] = [0 if type(x) is int else x.first for x in arguments]
+
+    def _expand(self, codes: Array, used: Sequence[int], graph: CallGraph) -> Array:
+        """Put the terms of each of a tree's sums in its place: see `TreeSums`."""
+        counts = np.ones(codes.size, np.int64)
+        for code in used:
+            sums = graph.origins[code]
+            if type(sums) is TreeSums:
+                chosen = codes == code
+                codes[chosen], self.row[chosen], counts[chosen] = sums.terms(self.row[chosen])
+        if codes.size and counts.max() > 1:
+            starts = np.cumsum(counts) - counts
+            within = np.arange(counts.sum()) - repeat(starts, counts)
+            codes, self.first = repeat(codes, counts), repeat(self.first, counts)
+            self.row = repeat(self.row, counts) + within
+            if self.counts is None:
+                self.counts = counts
+            else:  # each of these stands for itself: sums are not summed
+                self.counts = np.add.reduceat(counts, np.cumsum(self.counts) - self.counts)
+        return codes
 
     def call_of(self, count: int) -> Array:
         """(M,) the number of each entry's call."""

@@ -104,20 +104,6 @@ class SumArgument(Several):
         self.form = form
         self._nodes: NodeTree | None = None
 
-    @classmethod
-    def of_late(
-        cls, members: Results, form: ResultForm, depths: dict[CallTable, int]
-    ) -> SumArgument:
-        """The sum of results that may not be nodes yet."""
-        argument = cls.__new__(cls)
-        argument.members, argument.form_id, argument.form = members, members.form_id, form
-        argument.ready, argument.depths, argument._nodes = members.ready, depths, None
-        return argument
-
-    @property
-    def terms(self) -> Sequence[Any]:
-        return self.members.values if type(self.members) is Results else self.members
-
     @property
     def nodes(self) -> NodeTree:
         if self._nodes is None:

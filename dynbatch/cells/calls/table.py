@@ -51,7 +51,8 @@ class CallGraph(Owner, Protocol):
     """The part of a graph that only calls use.
 
     A value is told by a number, `number << ROW_BITS | row`, if it is the call in a row of a table,
-    or a row of a matrix. Tables and such matrices are the `origins`, by number.
+    a row of a matrix, or one of a tree's sums. Tables, such matrices and `sums.TreeSums` are the
+    `origins`, by number.
     """
 
     tables: list[CallTable]
@@ -208,6 +209,7 @@ class CallTable:
                  part of them, so that it stays their own.
         known:   identities of arguments that hold matrices, whose `NodeArgument`s the cell knows.
         hoisted: what calls share, as ordinary nodes.
+        sums:    sums of consecutive calls that others are given, the graph's `sums.TreeSums`.
         runs, run_of, position: where calls have run; of each call in which run, and its row there.
     """
 
@@ -239,6 +241,7 @@ class CallTable:
         self.phases: list[int] = []
         self.depths: list[int] = []
         self.hoisted = HoistedNodes(trace, graph)
+        self.sums: Any = None
         self.runs: list[CallRun] = []
         self._arrays: Array = np.empty((4, 0), np.int64)
         self.ready, self.depth, self.run_of, self.position = self._arrays
@@ -312,6 +315,10 @@ class CallTable:
         call = self.calls[row]
         return call if isinstance(call, ValueHandle) else call.make(row)
 
+    def indices_of(self, row: int) -> list[int]:
+        """The indices of the nodes that a number of this row stands for: see `CallGraph`."""
+        return [self.index_of(row)]
+
     def index_of(self, row: int) -> int:
         """The number of the node that the call in a row is, or will be."""
         call = self.calls[row]
@@ -358,6 +365,7 @@ class CallTable:
         self.known = []
         self.columns = []
         self.hoisted = HoistedNodes(self.trace, self.graph)
+        self.sums = None
         self.calls = []
         self.phases = []
         self.depths = []
@@ -387,11 +395,6 @@ class Several:
                 for inner, depth in (member.depths or {}).items():
                     depths[inner] = max(depths.get(inner, -1), depth)
 
-    @property
-    def terms(self) -> Sequence[Any]:
-        """The members, or their numbers: see `CallGraph`."""
-        return self.members
-
     def given_nodes(self) -> list[Node]:
         """The nodes among them."""
         return nodes_among(self.members)
@@ -406,13 +409,14 @@ def nodes_among(arguments: Iterable[Any]) -> list[Node]:
 
 
 def indices_in(argument: Any, graph: CallGraph) -> list[int]:
-    """The indices of the nodes in an argument, or in a number of a call."""
+    """The indices of the nodes in an argument, or in a number of a call or of a sum."""
     if type(argument) is int:
-        return [graph.index_of(argument)]
+        indices: list[int] = graph.origins[argument >> ROW_BITS].indices_of(argument & ROW)
+        return indices
     if isinstance(argument, Node):
         return [argument.index]
     if isinstance(argument, Several):
-        return [index for term in argument.terms for index in indices_in(term, graph)]
+        return [index for member in argument.members for index in indices_in(member, graph)]
     return [node.index for node in argument.given_nodes()]
 
 

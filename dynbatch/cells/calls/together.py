@@ -6,22 +6,23 @@ They are the calls that a loop would make, in its order: their nodes have the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from dynbatch.cells.calls.arguments import NodeArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, leaves
+from dynbatch.cells.calls.late import LateCalls, MadeTogether
 from dynbatch.cells.calls.results import Results, SumArgument, are_results, total
-from dynbatch.cells.calls.table import ROW, ROW_BITS, CallGraph, CallTable, indices_in, number_of
+from dynbatch.cells.calls.sums import TreeSums
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, number_of
 from dynbatch.errors import DynbatchError, ShapeError
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.row import Row, light_row
-from dynbatch.nodes.stream import RandomStreams, key_of
+from dynbatch.nodes.shape.row import Row
 
 
 class Children(NamedTuple):
@@ -37,129 +38,6 @@ class Children(NamedTuple):
 
 NO_CHILDREN = Children((), [])
 _HAVE_FORMS = frozenset((Results, Call, ResultPart, TuplePart, Row, SumArgument))
-
-
-class LateRows(NamedTuple):
-    """Consecutive rows of a table, the calls of which are nodes once somebody asks for them.
-
-    matrices: the columns of these rows that are rows of a matrix, for each of which a call takes
-        one number of a node more.
-    starts:   of each call the first of its numbers of nodes.
-    """
-
-    table: CallTable
-    first: int
-    matrices: Sequence[list[Any]]
-    starts: Sequence[int]
-
-    def index_of(self, row: int) -> int:
-        """The number of the node that the call in a row is."""
-        return self.starts[row - self.first] + len(self.matrices)
-
-    def begin_keys(self, streams: RandomStreams) -> tuple[list[list[Any]], list[str], int]:
-        """The columns that differ, the texts before theirs, and a hash of what a key begins with.
-
-        Rows of one matrix have one key. Columns of them come first, as a rule.
-        """
-        table, read = self.table, list[int]()
-        columns = table.columns
-        while len(read) < len(columns):
-            column = columns[len(read)]
-            if not any([column is matrix for matrix in self.matrices]):
-                break
-            read.append(_key_of_value(column[self.first], table.graph, streams))
-        start = crc32(table.cell.__name__.encode())
-        begin = f"{Call.stream_name}[{', '.join(map(str, read))}".encode()
-        return columns[len(read) :], [""] if read else [], crc32(begin, start)
-
-
-class LateCalls:
-    """A stand-in for the calls in some rows until they are nodes.
-
-    Args:
-        made_at_once: the numbers of these calls, and of those made with them (see `sum_tree`), in
-            order of creation, and the rows that all of these are in.
-    """
-
-    __slots__ = ("made_at_once", "ready", "rows")
-
-    def __init__(
-        self, rows: LateRows, ready: int, made_at_once: tuple[Sequence[int], Sequence[LateRows]]
-    ) -> None:
-        self.rows = rows
-        self.ready = ready
-        self.made_at_once = made_at_once
-
-    def append(
-        self,
-        entries: Iterable[tuple[list[Any], Iterable[Any]]],
-        depths: Sequence[int],
-        late: Sequence[LateCalls],
-    ) -> None:
-        """Enter them in the table, column by column, and what is late among the nodes."""
-        table, count = self.rows.table, len(depths)
-        table.is_late = True
-        for column, arguments in entries:
-            column.extend(arguments)
-        table.phases.extend([self.ready] * count)
-        table.depths.extend(depths)
-        table.nodes.extend(late)
-        table.calls.extend([self] * count)
-
-    def index(self, row: int) -> int:
-        """The number of the node that the call in a row is."""
-        return self.rows.index_of(row)
-
-    def enter_keys(self, streams: RandomStreams) -> None:
-        """Enter the keys that the calls would have as nodes; see `nodes.stream`."""
-        numbers, parts = self.made_at_once
-        keys, graph = streams.keys, self.rows.table.graph
-        if parts[-1].starts[-1] + len(parts[-1].matrices) in keys:  # which is entered last
-            return
-        begun = {rows.table.number: rows.begin_keys(streams) for rows in parts if rows.starts}
-        for number in numbers:
-            columns, texts, start = begun[number >> ROW_BITS]
-            if columns:
-                row, texts = number & ROW, texts.copy()
-                for column in columns:
-                    x = column[row]
-                    if type(x) is int:
-                        texts.append(f"{keys.get(x) or _key_of_value(x, graph, streams)}")
-                    elif type(x) is SumArgument and type(x.members) is Results:  # of edges before
-                        texts += [f"{keys[call]}" for call in x.members.values]
-                    else:
-                        texts += [f"{streams.key(index)}" for index in indices_in(x, graph)]
-            keys[number] = crc32(f"{', '.join(texts)}]".encode(), start)  # as in `key_of`
-        for rows in parts:
-            first = rows.table.number << ROW_BITS | rows.first
-            for number, begin in enumerate(rows.starts, first):
-                keys[begin + len(rows.matrices)] = keys[number]
-
-    def make(self, row: int) -> Call:
-        """Make the node of the call in a row, and before it those of its rows of matrices."""
-        table, first, matrices, starts = self.rows
-        index = starts[row - first]
-        for column in matrices:
-            number = column[row]
-            if type(number) is int:  # not a node made before an interrupt
-                node = light_row(table.graph.origins[number >> ROW_BITS], number & ROW)
-                node.index, table.nodes[index], column[row] = index, node, node
-            index += 1
-        call = Call()
-        call.origin, call.form_id, call.depth = table, table.form_id, table.depths[row]
-        call.ready, call.row, call.index = self.ready, row, index
-        table.calls[row] = table.nodes[index] = call
-        return call
-
-
-def _key_of_value(value: Any, graph: CallGraph, streams: RandomStreams) -> int:
-    """The key of a row of a matrix or of a call, as a node or by its number; see `CallGraph`."""
-    if isinstance(value, Node):
-        return streams.key(value.index)
-    origin, row = graph.origins[value >> ROW_BITS], value & ROW
-    if isinstance(origin, Node):
-        return key_of(Row.stream_name, [streams.key(origin.index)])
-    return streams.key(origin.index_of(row))
 
 
 def together(
@@ -250,12 +128,9 @@ def _enter(
         if is_row and x.are_of_matrix:
             matrices.append(table.columns[len(entries)])
         entries.append(x.values[made:] if is_row else [x] * missing)
-    numbers = 1 + len(matrices)  # of nodes, for each call
-    begin = len(table.nodes)
-    starts = range(begin, begin + missing * numbers, numbers)
-    rows = LateRows(table, len(table.calls), matrices, starts)
-    late = LateCalls(rows, ready, (range(first + made, first + count), [rows]))
-    late.append(zip(table.columns, entries, strict=True), depths[made:], [late] * numbers * missing)
+    late = LateCalls(table, missing, matrices, ready, MadeTogether(len(table.nodes)))
+    nodes = [late] * (missing * (1 + len(matrices)))  # a call, and the rows it is given
+    late.append(zip(table.columns, entries, strict=True), depths[made:], nodes)
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
 
 
@@ -277,56 +152,44 @@ def sum_tree(
         xs:       a matrix, a row for each node.
     """
     states: list[Any] = [None] * len(order)
-    tables = None if xs.graph.is_trace else _known_tables(cell, edge, init, xs, params)
-    if tables is None:
-        for node in order:
-            x = xs[node]
-            taken = [edge(x, states[child], params) for child in children[node]]
-            states[node] = cell(x, total(taken) if taken else init, params)
+    tables, made = _known_tables(cell, edge, init, xs, params), 0
+    for node in order if tables is None else ():
+        x = xs[node]
+        taken = [edge(x, states[child], params) for child in children[node]]
+        states[node] = cell(x, total(taken) if taken else init, params)
+        made += 1
+        tables = _known_tables(cell, edge, init, xs, params)
+        if tables is not None:
+            break
+    if tables is None or made == len(order):
         return states
-    table, edges = tables
-    graph, rows, zeros = table.graph, Results.of_matrix(xs), NodeArgument(None, edges.form_id)
-    number, edge = [each.number << ROW_BITS | len(each.calls) for each in tables]
-    for k, node in enumerate(order, number):
-        states[node] = k
-    # In the loop's order, but each call has a row of x to itself: for each edge a row and a call,
-    # then for the node.
-    first_row, index, depths = rows.values[0], len(table.nodes), {edges: 0}
-    below: list[Any] = []  # the sums of the nodes
-    parents: list[int] = []  # and both ends of the edges
-    read: list[int] = []
-    numbers: list[int] = []
-    starts: list[int] = []
-    edge_starts: list[int] = []
-    for node in order:
-        joined = children[node]
-        end = edge + len(joined)
-        if len(joined) > 1:
-            terms = Results(graph, range(edge, end), rows.ready, edges.form_id, (edges,))
-            below.append(SumArgument.of_late(terms, edges.form, depths))
-        else:
-            below.append(edge if joined else zeros)
-        for child in joined:
-            parents.append(first_row + node)
-            read.append(states[child])
-            numbers.append(edge)
-            edge_starts.append(index)
-            edge, index = edge + 1, index + 2
-        numbers.append(number)
-        starts.append(index)
-        number, index = number + 1, index + 2
-    late_rows = [
-        LateRows(each, len(each.calls), each.columns[:1], indices)
-        for each, indices in ((edges, edge_starts), (table, starts))
+    (table, edges), order = tables, order[made:]
+    graph, rows = table.graph, Results.of_matrix(xs)
+    states = [x if x is None else number_of(x, graph) for x in states]
+    first = table.number << ROW_BITS | len(table.calls)
+    for number, node in enumerate(order, first):
+        states[node] = number
+    joined = [children[node] for node in order]
+    counts = [*map(len, joined)]
+    xs_rows = [*map(rows.values.__getitem__, order)]
+    if edges.sums is None:
+        edges.sums = TreeSums(edges)
+    sums = graph.number_of(edges.sums) << ROW_BITS | len(edges.sums.spans)
+    read = [states[child] for of_node in joined for child in of_node]
+    together = MadeTogether(len(table.nodes), counts)
+    of_edges, of_nodes = [
+        LateCalls(each, size, each.columns[:1], rows.ready, together)
+        for each, size in ((edges, len(read)), (table, len(counts)))
     ]
-    of_edges, of_nodes = [LateCalls(r, rows.ready, (numbers, late_rows)) for r in late_rows]
     # Appends alone (see `calls.maker`), of which the first and the last are to one table: so an
     # interrupt between any of them is noticed there.
-    table.columns[0].extend([first_row + node for node in order])
-    edges.columns[0].extend(parents)
+    table.columns[0].extend(xs_rows)
+    edges.sums.add(len(edges.calls), counts)
+    edges.columns[0].extend(chain.from_iterable(map(repeat, xs_rows, counts)))
     of_edges.append([(edges.columns[1], read)], [0] * len(read), [])
-    late = [of_nodes] * (2 * len(numbers))
-    of_nodes.append([(table.columns[1], below)], [0] * len(below), late)
+    below = range(sums, sums + len(counts))
+    nodes = [of_nodes] * (2 * (len(counts) + len(read)))
+    of_nodes.append([(table.columns[1], below)], [0] * len(counts), nodes)
     return Results(graph, states, rows.ready, table.form_id, (table,))
 
 
@@ -334,6 +197,8 @@ def _known_tables(
     cell: Any, edge: Any, init: Any, xs: Any, params: object
 ) -> tuple[CallTable, CallTable] | None:
     """The tables of a tree's calls, and of those of its edges, if calls were made in both."""
+    if xs.graph.is_trace:
+        return None
     form_ids = xs.graph.form_ids
     table = cell.call_tables.get((form_ids[xs.width], form_ids[init], id(params)))
     edges = table and edge.call_tables.get((form_ids[xs.width], table.form_id, id(params)))

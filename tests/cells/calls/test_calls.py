@@ -13,8 +13,8 @@ from dynbatch.batcher.schedule.ancestors import Needed
 from dynbatch.batcher.schedule.policies import POLICIES, by_agenda
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells import sum_tree
+from dynbatch.cells.calls.late import LateCalls
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.together import LateCalls
 from dynbatch.errors import (
     ArgumentError,
     DriveError,
@@ -33,6 +33,7 @@ from tests.poison import poisoned_memory
 
 D, H = 3, 4
 TOLERANCE = {"cpu": 1e-12, "cuda": 1e-11}
+LATE = "calls/together.py", "calls/late.py"
 every_cell = pytest.mark.parametrize("name", CASES)
 
 
@@ -272,10 +273,10 @@ def test_masks_behind_calls_made_together_are_those_of_a_loop_and_make_no_nodes(
         rng, p = np.random.default_rng(3), tree_parameters()
         with db.Graph(dtype="float64", seed=1) as graph:
             sentences = [F.input(graph, rng.normal(size=(words, D))) for words in (4, 1, 7, 2, 9)]
-            stacked = [db.stack(make(p, xs, rng, False))[0] for xs in sentences]
-            stacked += [
-                db.stack(make(p, h[:, :D], rng, False))[0] for h in stacked
-            ]  # trees on trees
+            states = [make(p, xs, rng, False) for xs in sentences]
+            stacked = [db.stack(each)[0] for each in states]
+            read = [h[:, :D] * F.sum(each[-1][0]) for h, each in zip(stacked, states, strict=True)]
+            stacked += [db.stack(make(p, xs, rng, False))[0] for xs in read]  # trees on trees
             numbers = [F.dropout(h, 0.5).stream for h in stacked]
             return numbers, {type(call) for table in graph.tables for call in table.calls}
 
@@ -299,7 +300,7 @@ def test_an_interrupted_search_for_a_mask_is_made_again(make):
             keys.append(graph._streams.key(h.index))
 
     ask()
-    files = "nodes/stream.py", "calls/together.py"
+    files = "nodes/stream.py", *LATE
     raised = [error for _, error in broken_off(ask, files, callers=None, every=11)]
     assert not [error for error in raised if isinstance(error, Exception)]
     assert len(stopped) > 5 and len({*keys}) == 1
@@ -722,7 +723,7 @@ def test_calls_made_together_are_interrupted_like_others(way, asks_first):
 
     build()
     ((_, right),) = results
-    raised = [error for _, error in broken_off(build, ("calls/together.py",), callers=None)]
+    raised = [error for _, error in broken_off(build, LATE, callers=None)]
     errors = [error for error in raised if isinstance(error, Exception)]  # some came later on
     assert errors and all("in the middle of a call" in str(error) for error in errors)
     assert all([values == right[-1 - count :] for count, values in results])

@@ -1,0 +1,202 @@
+"""`LateCalls`: calls that were made together, and are nodes once somebody asks for them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.table import ROW, ROW_BITS, CallGraph, CallTable, indices_in
+from dynbatch.kernels.histories import keys_of_calls
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.shape.row import Row, light_row
+from dynbatch.nodes.stream import RandomStreams, key_of
+
+
+class LateCalls:
+    """A stand-in for consecutive calls of a table until they are nodes.
+
+    Args:
+        matrices: the columns of these calls that are rows of a matrix, for each of which a call
+            takes one number of a node more.
+        ready:    of each call.
+        made:     all that were made with them, the last of which are these.
+    """
+
+    __slots__ = ("first", "made", "matrices", "ready", "size", "table")
+
+    def __init__(
+        self,
+        table: CallTable,
+        size: int,
+        matrices: Sequence[list[Any]],
+        ready: int,
+        made: MadeTogether,
+    ) -> None:
+        self.table = table
+        self.first = len(table.calls)
+        self.size = size
+        self.matrices = matrices
+        self.ready = ready
+        self.made = made
+        made.parts.append(self)
+
+    @property
+    def begin(self) -> int:
+        """The number of the first call's value; see `table.CallGraph`."""
+        return self.table.number << ROW_BITS | self.first
+
+    def append(
+        self,
+        entries: Iterable[tuple[list[Any], Iterable[Any]]],
+        depths: Sequence[int],
+        late: Sequence[LateCalls],
+    ) -> None:
+        """Enter them in the table, column by column, and what is late among the nodes."""
+        table = self.table
+        table.is_late = True
+        for column, arguments in entries:
+            column.extend(arguments)
+        table.phases.extend([self.ready] * self.size)
+        table.depths.extend(depths)
+        table.nodes.extend(late)
+        table.calls.extend([self] * self.size)
+
+    def index(self, row: int) -> int:
+        """The number of the node that the call in a row is."""
+        return self.made.first_node(self, row - self.first) + len(self.matrices)
+
+    def make(self, row: int) -> Call:
+        """Make the node of the call in a row, and before it those of its rows of matrices."""
+        table, index = self.table, self.made.first_node(self, row - self.first)
+        for column in self.matrices:
+            number = column[row]
+            if type(number) is int:  # not a node made before an interrupt
+                node = light_row(table.graph.origins[number >> ROW_BITS], number & ROW)
+                node.index, table.nodes[index], column[row] = index, node, node
+            index += 1
+        call = Call()
+        call.origin, call.form_id, call.depth = table, table.form_id, table.depths[row]
+        call.ready, call.row, call.index = self.ready, row, index
+        table.calls[row] = table.nodes[index] = call
+        return call
+
+    def enter_keys(self, streams: RandomStreams) -> None:
+        """Enter the keys that the calls would have as nodes; see `nodes.stream`."""
+        self.made.enter_keys(streams)
+
+    def number_at(self, index: int) -> int:
+        """The number of the call that the node with an index will be; see `table.CallGraph`."""
+        return self.made.number_at(index)
+
+    def begin_key(self, streams: RandomStreams) -> tuple[int, list[list[Any]], bool]:
+        """The hash of what a call's key begins with, the columns that differ, and if keys precede.
+
+        Rows of one matrix have one key. Columns of them come first, as a rule.
+        """
+        table, keys = self.table, list[int]()
+        columns = table.columns
+        while len(keys) < len(columns):
+            column = columns[len(keys)]
+            if not any([column is matrix for matrix in self.matrices]):
+                break
+            keys.append(_key_of_value(column[self.first], table.graph, streams))
+        start = crc32(table.cell.__name__.encode())
+        text = f"{Call.stream_name}[{', '.join(map(str, keys))}"
+        return crc32(text.encode(), start), columns[len(keys) :], bool(keys)
+
+
+class MadeTogether:
+    """Calls that were made at once: those of `each` or `tree`, or of a tree's edges and nodes.
+
+    Args:
+        begin:  the number of their first node.
+        counts: of `sum_tree`, the edges of each node, which are made before it and are the calls
+            of another part; None elsewhere.
+    """
+
+    def __init__(self, begin: int, counts: Sequence[int] | None = None) -> None:
+        self.parts: list[LateCalls] = []
+        self._begin = begin
+        self._counts = counts
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Of each node the number of edges up to its own last one."""
+        return [*accumulate(self._counts or [0] * self.parts[-1].size)]
+
+    def first_node(self, part: LateCalls, k: int) -> int:
+        """The first number of a node that call k of a part takes."""
+        others = self._ends[k] if part is self.parts[-1] else bisect_right(self._ends, k)
+        return self._begin + (k + others) * (1 + len(part.matrices))
+
+    def number_at(self, index: int) -> int:
+        """See `LateCalls`."""
+        place = (index - self._begin) // (1 + len(self.parts[-1].matrices))
+        ends = self._ends
+        node = bisect_left(range(len(ends)), place, key=lambda k: k + ends[k])
+        is_node = node < len(ends) and node + ends[node] == place
+        return self.parts[-1].begin + node if is_node else self.parts[0].begin + place - node
+
+    def enter_keys(self, streams: RandomStreams) -> None:
+        """See `LateCalls`."""
+        calls, keys = self.parts[-1], streams.keys
+        first, end = calls.begin, calls.begin + calls.size
+        if end - 1 in keys:  # which is entered last
+            return
+        graph = calls.table.graph
+        *edges, (begin, columns, is_continued) = [
+            part.begin_key(streams) for part in self.parts if part.size
+        ]
+        readers = self.parts[0] if edges else calls
+        if self._counts is not None:  # a node reads what its edges read
+            columns = edges[0][1] if edges else []
+        columns = [column[readers.first : readers.first + readers.size] for column in columns]
+        reads: Sequence[Sequence[Any]] = [*zip(*columns, strict=True)] or [()] * readers.size
+        if not {*chain.from_iterable([map(type, column) for column in columns])} <= {int}:
+            reads = [[y for x in read for y in _expanded(x, graph, streams)] for read in reads]
+        counts = [*map(len, reads)] if self._counts is None else self._counts
+        read = [
+            first - 1 - x if first <= x < end else _key_of_value(x, graph, streams)
+            for x in chain.from_iterable(reads)
+        ]
+        of_edges, of_calls = keys_of_calls(
+            np.fromiter(read, np.int64, len(read)),
+            np.fromiter(counts, np.int64, calls.size),
+            [begin, *[each[0] for each in edges]],
+            is_continued,
+        )
+        if edges:
+            keys.update(enumerate(of_edges.tolist(), readers.begin))
+        keys.update(enumerate(of_calls.tolist(), first))
+
+
+def _expanded(value: Any, graph: CallGraph, streams: RandomStreams) -> list[int]:
+    """The number of a value, or the keys of what an argument holds."""
+    if type(value) is int:
+        return [value]
+    return [streams.key(index) for index in indices_in(value, graph)]
+
+
+def _key_of_value(value: Any, graph: CallGraph, streams: RandomStreams) -> int:
+    """The key of a row of a matrix or of a call, as a node or by its number; see `CallGraph`.
+
+    Keys stay what they are, so that a number below all those of values is one.
+    """
+    if isinstance(value, Node):
+        return streams.key(value.index)
+    if value <= ROW:
+        return int(value)
+    key = streams.keys.get(value)
+    if key is not None:
+        return key
+    origin, row = graph.origins[value >> ROW_BITS], value & ROW
+    if isinstance(origin, Node):
+        return key_of(Row.stream_name, [streams.key(origin.index)])
+    return streams.key(origin.index_of(row))
