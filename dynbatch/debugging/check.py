@@ -34,11 +34,10 @@ from dynbatch.debugging.difference import Checker, differing, magnitude, roundin
 from dynbatch.debugging.reference import dense_on_host, totals
 from dynbatch.debugging.step_check import StepCheck
 from dynbatch.errors import CheckError
-from dynbatch.kernels.arrays import download
-from dynbatch.kernels.runtime.transfer import to_device, to_host
+from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import heading
 from dynbatch.parameter import Parameter
-from dynbatch.row_sparse import RowSparse
+from dynbatch.row_sparse import RowSparse, moved_gradient
 
 
 class Check(Observer):
@@ -102,8 +101,10 @@ class Check(Observer):
         for step in gradients:
             for uid, (parameter, array) in totals(step).items():
                 if uid not in expected:
-                    grad = before[uid] = saved_gradient(parameter.grad)
+                    grad = before[uid] = parameter.grad
                     start = np.zeros_like(array) if grad is None else dense_on_host(grad)
+                    if grad is not None and not isinstance(grad, RowSparse):
+                        before[uid] = start  # a copy: it is written in place
                     expected[uid] = (parameter, start, magnitude(start))
                 _, known, scale = expected[uid]
                 expected[uid] = (parameter, known + array, max(scale, magnitude(array)))
@@ -121,7 +122,7 @@ class Check(Observer):
             wrong = differing(actual, wanted, rounding(wanted, max([scale, *terms])))
             if wrong.size:
                 for other, _, _ in expected.values():
-                    other.grad = restored(before[other.uid], other)
+                    other.grad = moved_gradient(before[other.uid], other.device)
                 flat = actual.ravel(), wanted.ravel()
                 where = self.checker.difference(actual.shape, wrong, *flat)
                 raise CheckError(
@@ -129,16 +130,3 @@ class Check(Observer):
                     "  rule: it is its earlier value plus the gradients of all batches\n"
                     f"  fix:  {self.checker.advice(None)}"
                 )
-
-
-def saved_gradient(grad: Array | RowSparse | None) -> Array | RowSparse | None:
-    """A copy of a gradient: only dense ones are written in place."""
-    return grad if grad is None or isinstance(grad, RowSparse) else download(grad)
-
-
-def restored(grad: Array | RowSparse | None, parameter: Parameter) -> Array | RowSparse | None:
-    """The gradient that `saved_gradient` kept, on the parameter's device."""
-    if grad is None or isinstance(grad, RowSparse):
-        return grad
-    array: Array = to_device(grad, parameter.device)
-    return array
