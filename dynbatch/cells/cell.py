@@ -194,17 +194,19 @@ class Cell(Generic[Returned]):
         for memory in memories:
             if memory.ndim > 2:
                 refuse_dimensions("the memory of a scan", memory)
+        memory_rows = [memory.rows for memory in memories]
 
-        def trace_with(rows: int | None, form: ScanForm = form) -> Trace:
-            shapes = [m.shape if rows is None or m.ndim < 2 else (rows, m.width) for m in memories]
+        def trace_with(rows: Sequence[int] = memory_rows, form: ScanForm = form) -> Trace:
+            pairs = zip(rows, memories, strict=True)
+            shapes = [(count, m.width)[2 - m.ndim :] for count, m in pairs]
             return trace_cell(self.function, *form, shapes, params, graph.dtype)
 
         if any([m.ndim > 1 for m in memories]) and not by_rows:
-            return trace_any_rows(trace_with)
+            return trace_any_rows(trace_with, len(memories))
         try:
-            trace = trace_with(None)
+            trace = trace_with()
         except (ShapeError, DtypeError) as error:
-            raise with_right_init(error, form, partial(trace_with, None)) from None
+            raise with_right_init(error, form, partial(trace_with, memory_rows)) from None
         trace.fixed_rows = True
         return trace
 

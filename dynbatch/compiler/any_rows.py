@@ -2,12 +2,13 @@
 
 A cell is traced with some number of rows and runs with others. So traces with several numbers are
 compared: `memory[-1]`, `range(memory.rows)` or a number made of `memory.rows` builds other
-          operators for each.
+operators for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from dynbatch.compiler.trace import Placeholder, Trace
 from dynbatch.compiler.traced import same
@@ -18,9 +19,11 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.expand import Expand
 
-# Rows of the matrices that a cell is traced with. What it builds must be the same for all; where
-# there are none it may raise an error instead.
-TRACED_ROWS = (7, 11, 0)
+# Rows of the matrices that a cell is traced with, beside none at all, and other ones for each. What
+# it builds must be the same for all; in the latter two it may raise an error instead.
+TRACED_ROWS = (7, 11)
+
+AnyTrace = TypeVar("AnyTrace")
 
 
 def built(nodes: Sequence[Operation], returned: Sequence[Node]) -> list[object]:
@@ -68,21 +71,38 @@ def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
     return True
 
 
-def trace_any_rows(trace_with: Callable[[int], Trace]) -> Trace | None:
+def traces_of_any_rows(
+    trace_with: Callable[[Sequence[int]], AnyTrace], count: int
+) -> tuple[AnyTrace, list[AnyTrace]]:
+    """The first trace of a cell, and those with other numbers of rows to compare it with.
+
+    Args:
+        trace_with: traces the cell with matrices of so many rows.
+        count:      of matrices; without any it is traced twice all the same.
+
+    Raises:
+        DynbatchError: it fails where all matrices have equally many rows.
+    """
+    first, second = [trace_with([rows] * count) for rows in TRACED_ROWS]
+    others = [second]
+    for rows in ([0] * count, range(TRACED_ROWS[0], TRACED_ROWS[0] + count))[:count]:
+        try:
+            others.append(trace_with(rows))
+        except Exception:  # whatever the function raises without rows, or with unequal ones
+            pass
+    return first, others
+
+
+def trace_any_rows(trace_with: Callable[[Sequence[int]], Trace], count: int) -> Trace | None:
     """The trace of a scan's cell that holds for memories of any number of rows, or None.
 
     Args:
         trace_with: traces the cell with memories of so many rows.
     """
     try:
-        first = trace_with(TRACED_ROWS[0])
-        others = [trace_with(rows) for rows in TRACED_ROWS[1:-1]]
+        first, others = traces_of_any_rows(trace_with, count)
     except DynbatchError:  # the trace with the rows at hand tells what is wrong
         return None
-    try:
-        others.append(trace_with(TRACED_ROWS[-1]))
-    except DynbatchError:
-        pass
     wanted, *alike = [built(x.nodes, [x.output, *x.next_states]) for x in (first, *others)]
     if not all([same(other, wanted) for other in alike]) or not repeats_beside_rows(first.nodes):
         return None

@@ -169,3 +169,30 @@ def test_what_is_returned_may_follow_the_rows_of_a_memory():
             outputs, _ = db.scan(step, xs, D, None, memory)
             assert np.array_equal(outputs.value[0], expected.value)
             assert np.array_equal(pair(xs[0], memory)[0].value, expected.value)
+
+
+@pytest.mark.parametrize("run", [db.scan, called], ids=["scan", "calls"])
+def test_rows_of_several_memories_may_decide_together(run):
+    @db.cell
+    def step(x, h, p, memory):
+        a, b = memory
+        h = F.tanh(x + h + F.sum(a, dim=0) - F.sum(b, dim=0) * float(a.rows - b.rows))
+        return h, h
+
+    batched = sentences(D, (D,), (3, 1, 2))
+    for sentence, rows in zip(batched, ((2, 2), (5, 2), (1, 4)), strict=True):
+        sentence.memories = tuple([np.ones((count, D)) for count in rows])
+    batch = Batch(batched, None, [])
+    assert_equal_outcomes(outcome(run, step, batch), outcome(step_by_step, step, batch), 1e-11)
+
+
+def test_a_cell_may_divide_by_the_rows_of_its_memory():
+    @db.cell
+    def mean(x, h, p, memory):
+        h = h + x * (1 / memory.rows)
+        return h, h
+
+    with db.Graph() as graph:
+        memory = F.constant(graph, 1.0, (4, D))
+        _, last = db.scan(mean, F.constant(graph, 1.0, (2, D)), D, None, memory)
+        assert last.value.tolist() == [0.5] * D

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
-from dynbatch.compiler.any_rows import TRACED_ROWS, built, open_rows, repeats_beside_rows
+from dynbatch.compiler.any_rows import built, open_rows, repeats_beside_rows, traces_of_any_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
@@ -26,7 +26,7 @@ from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_known_rows, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
 from dynbatch.compiler.traced import Reads, same
-from dynbatch.errors import DynbatchError, GraphError, ShapeError
+from dynbatch.errors import GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node, ancestors
 from dynbatch.nodes.operation import Operation
@@ -108,14 +108,9 @@ def trace_step(
             builds depends on the number of rows of a matrix.
     """
     trace = partial(_trace_once, function, forms, params_at, params, dtype)
-    first = trace(TRACED_ROWS[0])
-    for rows in TRACED_ROWS[1:] if first.memories else TRACED_ROWS[1:2]:
-        try:
-            again = trace(rows)
-        except DynbatchError:
-            if rows:
-                raise
-            break
+    count = sum([isinstance(leaf, MatrixForm) for leaf in leaves(tuple(forms))])
+    first, others = traces_of_any_rows(trace, count)
+    for again in others:
         operators = [built(each.nodes, each.outputs) for each in (first, again)]
         if first.form != again.form or not same(*operators):
             raise GraphError.at_caller(
@@ -134,7 +129,7 @@ def _trace_once(
     params_at: int | None,
     params: object,
     dtype: DTypeLike,
-    rows: int,
+    rows: Sequence[int],
 ) -> StepTrace:
     graph = TraceGraph(dtype)
     placeholders: dict[Section, list[Node]] = {Section.ARGUMENT: [], Section.MEMORY: []}
@@ -142,10 +137,9 @@ def _trace_once(
     for leaf in leaves(tuple(forms)):
         is_matrix = isinstance(leaf, MatrixForm)
         role = Section.MEMORY if is_matrix else Section.ARGUMENT
-        shape = (rows, leaf.width) if is_matrix else (leaf,) if leaf else ()
-        values.append(
-            Placeholder(graph=graph, role=role, number=len(placeholders[role]), traced=shape)
-        )
+        number = len(placeholders[role])
+        shape = (rows[number], leaf.width) if is_matrix else (leaf,) if leaf else ()
+        values.append(Placeholder(graph=graph, role=role, number=number, traced=shape))
         placeholders[role].append(values[-1])
     arguments: list[object] = [*build(tuple(forms), iter(values))]
     given_params, reads = recorded(params)
