@@ -16,7 +16,7 @@ from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.compiled_step import StepTrace
 from dynbatch.cells.calls.forms import MatrixForm
 from dynbatch.cells.calls.results import Results, SumArgument
-from dynbatch.cells.calls.stack import StackCalls, Stacked
+from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, TraceGraph
@@ -36,7 +36,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "range": range,
     "output": ResultPart,
     "row": row_of,
-    "stack": lambda leaf, *results: StackCalls(Stacked.of(Results.of(results)), leaf),
+    "stack": lambda leaf, *results: StackCalls(Results.of(results).located(), leaf),
     "part": lambda call, form, first: TuplePart(call, form, first, call.graph.form_ids[form]),
     "mixed": lambda *members: TupleArgument(members, 0),
     "total": lambda *members: SumArgument(members, members[0].form),

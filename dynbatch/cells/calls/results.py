@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 from dynbatch.arguments import listed
+from dynbatch.backend import Array
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm, Returned, leaves
 from dynbatch.cells.calls.table import ROW_BITS, CallGraph, CallTable, Several
@@ -28,9 +29,16 @@ class Results(Sequence[Any]):
         ready:   the first phase whose calls may read all of them.
         form_id: of each.
         tables:  those of their calls.
+        calls, firsts: once they are `located`, the number of each one's call, and the first of the
+            call's values that it is; None where each is a call.
+        by_table: what `rows_by_table` gave last for nodes of which these ones' came first, with the
+            indices of these: they are asked for when a run is planned, and when it runs.
     """
 
-    __slots__ = ("form_id", "graph", "ready", "tables", "values")
+    __slots__ = ("by_table", "calls", "firsts", "form_id", "graph", "ready", "tables", "values")
+    calls: Sequence[int]
+    firsts: list[int] | None
+    by_table: list[tuple[list[int], dict[CallTable, tuple[Array, Array]]]]
 
     def __init__(
         self,
@@ -68,6 +76,17 @@ class Results(Sequence[Any]):
     def of_nodes(cls, nodes: Sequence[Any], graph: CallGraph) -> Results:
         """Nodes, or tuples of nodes, that are not to be read as results of calls."""
         return cls(graph, nodes, 0, NO_FORM, ())
+
+    def located(self) -> Results:
+        """The same, with `calls`, which are noted where they are stacked.
+
+        Later their memory has left the cache, and to look at each once more takes several times as
+        long.
+        """
+        parts = [] if {*map(type, self.values)} == {int} else self[:]
+        calls = [part.origin.number << ROW_BITS | part.row for part in parts] or self.values
+        self.calls, self.firsts, self.by_table = calls, [part.first for part in parts] or None, []
+        return self
 
     @property
     def are_of_matrix(self) -> bool:

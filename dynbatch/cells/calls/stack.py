@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,34 +35,6 @@ from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.ragged import Ragged
 
 
-class Stacked(NamedTuple):
-    """Results of calls that are stacked, and where each is found.
-
-    This is noted where they are stacked. Later their memory has left the cache, and to look at each
-    once more takes several times as long.
-
-    Attributes:
-        calls:  the number of each one's call; see `table.CallGraph`.
-        firsts: of each, the first of the call's values that it is; None where each is a call.
-        by_table: what `rows_by_table` gave last for nodes of which this one's came first, with the
-            indices of these: they are asked for when a run is planned, and when it runs.
-    """
-
-    results: Results
-    calls: Sequence[int]
-    firsts: list[int] | None
-    by_table: list[tuple[list[int], dict[CallTable, tuple[Array, Array]]]]
-
-    @classmethod
-    def of(cls, results: Results) -> Stacked:
-        values: Sequence[Any] = results.values
-        if {*map(type, values)} == {int}:
-            return cls(results, values, None, [])
-        parts = results[:]
-        calls = [part.origin.number << ROW_BITS | part.row for part in parts]
-        return cls(results, calls, [part.first for part in parts], [])
-
-
 class StackCalls(Operation):
     """One value of each of several calls, as rows of a matrix (K, D), or scalars as a vector (K,).
 
@@ -70,16 +42,16 @@ class StackCalls(Operation):
     Batches with:  every other StackCalls of its width.
     """
 
-    __slots__ = ("leaf", "stacked")
+    __slots__ = ("leaf", "results")
     only_moves = True
-    stacked: Stacked
+    results: Results
     leaf: int
 
-    def __init__(self, stacked: Stacked, leaf: int) -> None:
-        results, first = stacked.results, stacked.firsts[0] if stacked.firsts else 0
+    def __init__(self, results: Results, leaf: int) -> None:
+        first = results.firsts[0] if results.firsts else 0
         self.graph = graph = results.graph
-        width = graph.origins[stacked.calls[0] >> ROW_BITS].widths[first + leaf]
-        self.stacked = stacked
+        width = graph.origins[results.calls[0] >> ROW_BITS].widths[first + leaf]
+        self.results = results
         self.leaf = leaf
         self.ndim = 2 if width else 1
         self.rows = len(results) if width else 1
@@ -95,11 +67,7 @@ class StackCalls(Operation):
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
     def indices_read(self) -> list[int]:
-        return [*self.stacked.calls]
-
-    @property
-    def results(self) -> Results:
-        return self.stacked.results
+        return [*self.results.calls]
 
     def producers(self) -> Sequence[Node]:
         return _homes([self])
@@ -136,18 +104,17 @@ def rows_by_table(nodes: Sequence[StackCalls]) -> dict[CallTable, tuple[Array, A
     Columns of integers instead of a loop over calls, of which a mini-batch has thousands.
     """
     indices = [node.index for node in nodes]
-    for known, by_table in nodes[0].stacked.by_table if nodes else ():
+    for known, by_table in nodes[0].results.by_table if nodes else ():
         if known == indices:
             return by_table
-    each = [node.stacked for node in nodes]
-    calls = np.fromiter(chain.from_iterable([stacked.calls for stacked in each]), np.int64)
+    calls = np.fromiter(chain.from_iterable([node.results.calls for node in nodes]), np.int64)
     codes, rows = calls >> ROW_BITS, calls & ROW
     by_table = {}
     for code in first_uses(codes):
         terms = np.flatnonzero(codes == code)
         by_table[nodes[0].results.graph.origins[code]] = (terms, rows[terms])
     if nodes:
-        each[0].by_table[:] = [(indices, by_table)]
+        nodes[0].results.by_table = [(indices, by_table)]
     return by_table
 
 
@@ -167,11 +134,11 @@ def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
 
 def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     """Places of a batch's rows: arrays, and which row of which array each is."""
-    each = [node.stacked for node in nodes]
-    counts = [len(stacked.calls) for stacked in each]
+    each = [node.results for node in nodes]
+    counts = [len(results.calls) for results in each]
     first = repeat([node.leaf for node in nodes], counts)
-    if any([stacked.firsts is not None for stacked in each]):
-        shifts = [stacked.firsts or [0] * len(stacked.calls) for stacked in each]
+    if any([results.firsts is not None for results in each]):
+        shifts = [results.firsts or [0] * len(results.calls) for results in each]
         first = first + np.array([shift for of_node in shifts for shift in of_node])
     source = {home: k for k, home in enumerate(_homes(nodes))}
     spaces: list[Earlier] = []
@@ -232,7 +199,7 @@ def stack(results: Sequence[Returned], like: object = None) -> Returned:
         parts = [structure_of(result) for result in rows]
         return by_part(stack_nodes, parts)  # type: ignore[no-any-return]
     form = rows.form if isinstance(rows, Results) else common_form("stack", rows)
-    stacked = Stacked.of(rows if isinstance(rows, Results) else Results.of(rows))
+    stacked = (rows if isinstance(rows, Results) else Results.of(rows)).located()
     nodes = [StackCalls(stacked, leaf) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))  # type: ignore[return-value]
 
