@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import reduce
 from math import prod
 from typing import Any
@@ -69,19 +69,20 @@ def forward_flops(
 
 def backward_flops(
     cell: CompiledLoop, count: int, memories: Sequence[Sequence[int]], dtype: DType,
-    streams: Sequence[int],
+    streams: Collection[int] | None = None,
 ) -> Flops:  # fmt: skip
     """Operations of backward.
 
     Args:
-        streams: numbers of those whose gradients are wanted; others cost nothing.
+        streams: numbers of those whose gradients are wanted; others cost nothing. None for all.
     """
     ops = cell.backward_program.ops
     a_row = [_of_op(op) for op in ops]
     for number in cell.backward_program.of_maps:
         op = cell.maps[number]
         a_row += _of_weights(op)
-        if number in cell.stream_maps and op.inputs[0].number in streams:
+        is_wanted = streams is None or op.inputs[0].number in streams
+        if number in cell.stream_maps and is_wanted:
             a_row.append(_of_map(op))
     flops = _sum(a_row).times(count)
     reached = {id(op.source) for op in ops if op.opcode is OpCode.GENERIC_GRADIENT}

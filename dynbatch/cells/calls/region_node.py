@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -122,21 +123,18 @@ class RegionNode(Operation):
 
     @classmethod
     def flops(cls, sizes: BatchSizes) -> Flops:
-        batch, flops = sizes.batch, NO_FLOPS
-        for group in batch.first.region.groups:
-            memories = cls._rows_read(batch, group)
-            flops = flops.plus(forward_flops(group.cell, group.calls, memories, batch.dtype))
-        return flops
+        return cls._sum_of_groups(sizes.batch, forward_flops)
 
     @classmethod
     def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
         """A call's arguments all get a gradient: most are what other calls returned."""
-        batch, flops = sizes.batch, NO_FLOPS
-        for group in batch.first.region.groups:
-            cell, memories = group.cell, cls._rows_read(batch, group)
-            a_group = backward_flops(cell, group.calls, memories, batch.dtype, [*cell.reached])
-            flops = flops.plus(a_group)
-        return flops
+        return cls._sum_of_groups(sizes.batch, backward_flops)
+
+    @classmethod
+    def _sum_of_groups(cls, batch: Batch, flops_of: Callable[..., Flops]) -> Flops:
+        groups: list[CallGroup] = batch.first.region.groups
+        each = [flops_of(g.cell, g.calls, cls._rows_read(batch, g), batch.dtype) for g in groups]
+        return reduce(Flops.plus, each, NO_FLOPS)
 
     @classmethod
     def _rows_read(cls, batch: Batch, group: CallGroup) -> list[list[int]]:

@@ -32,8 +32,11 @@ class DeviceGroupRun(GroupRun):
     """The loop of one group on a GPU.
 
     Attributes:
-        rows: where its values lie; a step is a batch of the region, by its number there.
+        rows:  where its values lie; a step is a batch of the region, by its number there.
+        steps: queue the batches of a pass, once it is bound.
     """
+
+    steps: CallSteps
 
     def __init__(self, region: CallRegion, number: int, batch: Batch) -> None:
         super().__init__(region, number, batch)
@@ -86,21 +89,13 @@ class DeviceGroupRun(GroupRun):
         numbers = [t for t, batch in enumerate(self._region.batches) if batch.group == self._number]
         batches, each = np.array(numbers), SumLaunches(self.rows.queue, self._batch.dtype, sums)
         batches = batches[::-1] if way else batches
-        self._steps = CallSteps(self._device, self.rows, self._generic, way, batches, each)
+        self.steps = CallSteps(self._device, self.rows, self._generic, way, batches, each)
 
     @property
     def flushes(self) -> bool:
         """Whether a user's node type in the cell computes with CuPy at once."""
         generic = [op.node for op in self._loop.program.generic]
         return not all([type(node).names_kernels for node in generic])
-
-    def run(self, batches: Array, is_apart: bool) -> None:
-        """Queue the next batches of the group, by their numbers in the region.
-
-        Args:
-            is_apart: whether the queue may be flushed between the group's batches.
-        """
-        self._steps.run(batches, is_apart)
 
     # Around the batches ---------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class DeviceRegionRun(RegionRun[Works]):
         is_apart = any([group.flushes for group in self.groups])
         order = range(len(self.region.batches))[:: -1 if way else 1]
         for number, some in groupby(order, lambda t: self.region.batches[t].group):
-            work.call(partial(self.groups[number].run, np.array([*some]), is_apart))
+            work.call(partial(self.groups[number].steps.run, np.array([*some]), is_apart))
 
     # Gradients from readers -----------------------------------------------------------------------
 
