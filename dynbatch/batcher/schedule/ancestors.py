@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from itertools import chain, count
 from typing import cast
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Pending, edges_among
-from dynbatch.batcher.schedule.call_regions import RegionPlanner
+from dynbatch.batcher.schedule.call_regions import regions
 from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
 from dynbatch.batcher.schedule.planned_calls import CallPlans, PlannedCalls
 from dynbatch.batcher.schedule.policies import Policy
@@ -58,10 +59,11 @@ def ancestors(
         reached = Needed(tables, folds, kept)
         reached.add_all(roots)
         groups = {phase: needed.in_two(phase, reached) for phase in groups}
-    planner = RegionPlanner(policy, needed.plans)
+    numbers = count()
     order: list[tuple[int, int, int, Node]] = []
     for phase in sorted(needed.pending):
-        for node in [node for calls in groups[phase] for node in planner.plan(calls)]:
+        apart = [regions(calls, policy, needed.plans, numbers) for calls in groups[phase]]
+        for node in chain.from_iterable(apart):
             # A cell's constants are made only now.
             needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
             order.append((phase, 0, node.region.number, node))

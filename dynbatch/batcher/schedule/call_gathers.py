@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,28 +19,30 @@ from dynbatch.cells.calls.region import (
     StreamGather,
     by_run_and_value,
 )
-from dynbatch.cells.calls.table import NOT_RUN, CallTable, ResultRows
+from dynbatch.cells.calls.table import NOT_RUN, CallTable
 from dynbatch.indexing import repeat
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
-
-SpaceOfLeaf = Callable[[int, int], Space]
-"""Where the values of an argument's leaf, number and width, lie."""
 
 
 class ArgumentGather(NamedTuple):
     """The rows that one argument is gathered from, which are equal for each of its leaves.
 
-    spaces: of each array that the table reads.
+    spaces: of each array that the table reads, those of the first leaf.
     ahead:  whether no call of the region is among it.
     """
 
     table: GatherTable
-    spaces: list[SpaceOfLeaf]
+    spaces: list[Space]
     ahead: bool
 
     def of_leaf(self, leaf: int, width: int, gathers: Gathers) -> StreamGather:
-        spaces = [space(leaf, width) for space in self.spaces]
+        spaces = [
+            PackedRows(space.source, width)
+            if isinstance(space, PackedRows)
+            else replace(space, leaf=space.leaf + leaf)
+            for space in self.spaces
+        ]
         lies_so = len(spaces) == 1 and isinstance(spaces[0], PackedRows)
         view = self.table.view() if lies_so else None
         return StreamGather([*map(gathers.space, spaces)], self.table, self.ahead, view)
@@ -115,7 +117,7 @@ class Gathers:
         order, starts = _terms(entries, calls)
         code, rows, first = entries.code[order], entries.row[order], entries.first[order]
         of = np.full(order.size, -1)
-        spaces: list[SpaceOfLeaf] = []
+        spaces: list[Space] = []
         nodes = {k: origin for k, origin in enumerate(entries.origins) if isinstance(origin, Node)}
         if nodes:
             source, begins = self.rows([*nodes.values()])
@@ -123,7 +125,7 @@ class Gathers:
             shifts[[*nodes]] = [begins[node] for node in nodes.values()]
             rows += shifts[code]
             of[np.isin(code, [*nodes])] = 0
-            spaces.append(partial(_packed, source))
+            spaces.append(PackedRows(source, 0))
         ahead = True
         for number, table in enumerate(entries.origins):
             if not isinstance(table, CallTable):
@@ -134,12 +136,12 @@ class Gathers:
             for run, value, chosen in by_run_and_value(table, of_runs, first[terms]):
                 if run == NOT_RUN:  # it is one of this region's
                     group, places = self._inner[table]
-                    space: SpaceOfLeaf = partial(_inner, group, value)
+                    space: Space = Inner(group, value)
                     ahead = False
                 else:
                     node, results = plan.runs[run]
                     source, places = self.source([node]), plan.position
-                    space = partial(_earlier, source, results, value)
+                    space = Earlier(source, results, value)
                 of[terms[chosen]] = len(spaces)
                 rows[terms[chosen]] = places[rows[terms[chosen]]]
                 spaces.append(space)
@@ -155,15 +157,3 @@ def _terms(entries: Entries, calls: Array) -> tuple[Array, Array | None]:
     starts = np.append(0, np.cumsum(counts))
     begins = np.cumsum(entries.counts) - entries.counts
     return repeat(begins[calls] - starts[:-1], counts) + np.arange(starts[-1]), starts
-
-
-def _packed(source: int, leaf: int, width: int) -> Space:
-    return PackedRows(source, width)
-
-
-def _inner(group: int, value: int, leaf: int, width: int) -> Space:
-    return Inner(group, value + leaf)
-
-
-def _earlier(source: int, results: ResultRows, value: int, leaf: int, width: int) -> Space:
-    return Earlier(source, results, value + leaf)

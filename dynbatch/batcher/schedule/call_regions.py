@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,30 +25,23 @@ from dynbatch.cells.calls.table import NOT_RUN, ResultRows
 from dynbatch.kernels.gathers import GatherTable
 
 
-class RegionPlanner:
-    """Makes the regions of one run.
+def regions(
+    pending: Sequence[Pending], policy: str | Policy, plans: CallPlans, numbers: Iterator[int]
+) -> list[RegionNode]:
+    """The regions of one phase: calls of tables that read each other, directly or not.
 
     Args:
-        policy: a name of `policies.POLICIES`, or a function.
-        plans:  what has run and is planned; the regions are entered here, and nowhere else.
+        policy:  a name of `policies.POLICIES`, or a function.
+        plans:   what has run and is planned; the regions are entered here, and nowhere else.
+        numbers: of the run's regions.
     """
-
-    def __init__(self, policy: str | Policy, plans: CallPlans) -> None:
-        self._policy = policy
-        self._plans = plans
-        self._count = 0
-
-    def plan(self, pending: Sequence[Pending]) -> list[RegionNode]:
-        """The regions of one phase: calls of tables that read each other, directly or not."""
-        nodes = []
-        for part in connected(pending):
-            builder = RegionBuilder(part, call_batches(part, self._policy), self._plans)
-            node = builder.node(self._count)
-            for group, run in zip(node.region.groups, node.call_runs(), strict=True):
-                self._plans[group.table].add_run(group.rows, run)
-            nodes.append(node)
-            self._count += 1
-        return nodes
+    nodes = []
+    for part in connected(pending):
+        node = RegionBuilder(part, call_batches(part, policy), plans).node(next(numbers))
+        for group, run in zip(node.region.groups, node.call_runs(), strict=True):
+            plans[group.table].add_run(group.rows, run)
+        nodes.append(node)
+    return nodes
 
 
 def connected(pending: Sequence[Pending]) -> list[list[Pending]]:
