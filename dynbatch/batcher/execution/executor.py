@@ -326,16 +326,12 @@ class Executor:
         )  # fmt: skip
 
     def _allocate(self, plan: RunPlan) -> Array:
-        memory, run = plan.memory, self._run
-        arenas, held = self._arenas, self._arenas.num_bytes
-        arena = arenas.take(memory.elements)
-        if memory.scratch:
-            run.scratch = arenas.take(memory.scratch_elements)
+        arenas, run, held = self._arenas, self._run, self._arenas.num_bytes
+        run.memory = plan.memory
+        arena, run.scratch = apply(plan.memory, arenas)
         self.statistics.peak_bytes = arenas.peak_bytes
         if arenas.num_bytes == arenas.peak_bytes:
             self._memory_use, self._fullest = plan.use(self._dtype.itemsize, held), run
-        run.memory = memory
-        apply(memory, arena, run.scratch)
         return arena
 
     # The kernels ----------------------------------------------------------------------------------

@@ -92,10 +92,7 @@ class RepeatedRun:
         """Find out what all steps do, with all blocks in their places in a new arena."""
         self.rest()
         memory = self._memory
-        arena, scratch = self._arenas.take(memory.elements), None
-        if memory.scratch:
-            scratch = self._arenas.take(memory.scratch_elements)
-        apply(memory, arena, scratch)
+        arena, _ = apply(memory, self._arenas)
         steps = [step for stage in memory.stages for step in stage.steps]
         kernels = [step.batch.first for step in steps if step.node_type.is_one_kernel]
         read = [parameter for node in kernels for parameter in node.all_parameters()]

@@ -167,12 +167,14 @@ class Commits:
             raise
 
 
-def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
-    """Put the plan's blocks in their places, before the first kernel.
+def apply(plan: MemoryPlan, arenas: Arenas) -> tuple[Array, Array | None]:
+    """Put the plan's blocks in their places in a new arena, before the first kernel.
 
-    Args:
-        scratch: the arena of workspaces, where they have one of their own.
+    Returns:
+        the arena; and that of workspaces, where they have one of their own.
     """
+    arena = arenas.take(plan.elements)
+    scratch = arenas.take(plan.scratch_elements) if plan.scratch else None
     for block in plan.graph.kept:
         block.kept = True
     for step, placement in plan.placements.items():
@@ -182,6 +184,7 @@ def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
         step.enter_backward(target)
     for block, place in plan.gradients.items():
         block.gradient, block.gradient_start = arena, place.offset
+    return arena, scratch
 
 
 def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> None:
