@@ -92,10 +92,7 @@ class StepCheck:
         # There is none where backward needs no values, and so may come before forward.
         reference = self.reference or self._new_reference()
         retains = step.retains
-        packings = [
-            x if retains.input(k) else None for k, x in enumerate(step.backward_placement.packings)
-        ]
-        inputs = self._inputs(arena, packings, retains.input)
+        inputs = self._inputs(arena, step.backward_placement.packings, retains.input)
         output = to_host(step.block.values().flat) if retains.output else None
         with on_host(step.nodes[0].all_parameters(), self.checker.copies):
             readable = Readable(inputs, output, dys[0].reshape(-1), dys[1:], self._wanted())
