@@ -253,10 +253,12 @@ class Pending:
 def edges_among(pending: Sequence[Pending]) -> tuple[Array, Array]:
     """Both ends (M,), (M,) of each edge between the calls of some tables, counted through."""
     starts = np.cumsum([0, *[calls.rows.size for calls in pending]])
-    ends: list[tuple[Array, Array]] = []
+    ends = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for start, calls in zip(starts, pending, strict=False):
+        tables = {*calls.tables()}
         for first, other in zip(starts, pending, strict=False):
-            readers, read = calls.edges(other)
-            ends.append((start + readers, first + read))
+            if other.table in tables:
+                readers, read = calls.edges(other)
+                ends.append((start + readers, first + read))
     readers, read = map(np.concatenate, zip(*ends, strict=True))
     return readers, read

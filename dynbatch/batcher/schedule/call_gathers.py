@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +36,7 @@ class ArgumentGather(NamedTuple):
     ahead: bool
 
     def of_leaf(self, leaf: int, width: int, gathers: Gathers) -> StreamGather:
-        spaces = [
-            PackedRows(space.source, width)
-            if isinstance(space, PackedRows)
-            else replace(space, leaf=space.leaf + leaf)
-            for space in self.spaces
-        ]
+        spaces = [_of_leaf(space, leaf, width) for space in self.spaces]
         lies_so = len(spaces) == 1 and isinstance(spaces[0], PackedRows)
         view = self.table.view() if lies_so else None
         return StreamGather([*map(gathers.space, spaces)], self.table, self.ahead, view)
@@ -157,3 +151,11 @@ def _terms(entries: Entries, calls: Array) -> tuple[Array, Array | None]:
     starts = np.append(0, np.cumsum(counts))
     begins = np.cumsum(entries.counts) - entries.counts
     return repeat(begins[calls] - starts[:-1], counts) + np.arange(starts[-1]), starts
+
+
+def _of_leaf(space: Space, leaf: int, width: int) -> Space:
+    if isinstance(space, PackedRows):
+        return PackedRows(space.source, width)
+    if isinstance(space, Inner):
+        return Inner(space.group, space.leaf + leaf)
+    return Earlier(space.source, space.results, space.leaf + leaf)
