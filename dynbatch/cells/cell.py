@@ -149,6 +149,10 @@ class Cell(Generic[Returned]):
         """The tables of its calls; none with plain arithmetic, where calls are made one by one."""
         return {} if is_plain.get() else self._calls.tables
 
+    def table_of(self, forms: Sequence[Any], params: object, graph: Owner) -> CallTable | None:
+        """See `Calls`; None with plain arithmetic, too."""
+        return None if is_plain.get() else self._calls.table_of(forms, params, graph)
+
     def _together(self, *calls: Any) -> Sequence[Returned]:
         """See `together`."""
         return together(self, self.call_tables, *calls)

@@ -196,6 +196,6 @@ class ChildSumTreeLSTM(Module):
         """
         tree = tree_of_heads("ChildSumTreeLSTM", xs, heads)
         zeros = (self.hidden_size, self.hidden_size)
-        states = sum_tree(child_sum_compose, remember, tree.order, tree.children, zeros, xs, self)
+        states = sum_tree(child_sum_compose, remember, tree, zeros, xs, self)
         hs, _ = stack(states)
         return hs, states[tree.root][0]

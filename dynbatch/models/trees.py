@@ -6,28 +6,18 @@ No recursion: a tree may be as deep as it has nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.arguments import as_ids, not_a_node
+from dynbatch.kernels.trees import Tree, bottom_up
+from dynbatch.nodes.arguments import as_ids, not_a_node, same_ids
 from dynbatch.nodes.node import Node
 
 ROOT = -1
 """The head of a tree's root."""
-
-
-class Tree(NamedTuple):
-    """children: of each node, in order of their numbers · order: all nodes, children first."""
-
-    children: list[list[int]]
-    order: list[int]
-
-    @property
-    def root(self) -> int:
-        return self.order[-1]
 
 
 def tree_of_heads(what: str, xs: Node, heads: ArrayLike) -> Tree:
@@ -38,65 +28,62 @@ def tree_of_heads(what: str, xs: Node, heads: ArrayLike) -> Tree:
             not T of them, not a node, no root or several, or a cycle, which is named.
     """
     count = _count(what, xs)
-    listed: list[int] = as_ids(what, heads).tolist()
-    if len(listed) != count:
-        raise _wrong(
-            f"{what}: {len(listed)} heads for {count} rows",
+    ids = same_ids(what, heads)
+    tree = bottom_up(np.ascontiguousarray(ids)) if ids.size == count else None
+    if tree is None:
+        raise _no_tree(what, ids.tolist(), count)
+    return tree
+
+
+def _no_tree(what: str, heads: Sequence[int], count: int) -> ShapeError:
+    """The error of heads that are not those of one tree of so many nodes."""
+    if len(heads) != count:
+        return _wrong(
+            f"{what}: {len(heads)} heads for {count} rows",
             "one head for each row of xs",
             "give a sentence's own rows and heads",
         )
-    children: list[list[int]] = [[] for _ in listed]
-    for node, head in enumerate(listed):
-        if head == ROOT:
-            continue
-        if not 0 <= head < count:
-            raise _wrong(
+    for node, head in enumerate(heads):
+        if not ROOT <= head < count:
+            return _wrong(
                 f"{what}: node {node} has head {head}",
                 f"0 <= head < {count}, or {ROOT} for the root",
                 "in CoNLL-U heads count from 1, and 0 is the root's: subtract 1",
             )
-        children[head].append(node)
-    _require_one_root(what, [node for node, head in enumerate(listed) if head == ROOT])
-    return Tree(children, _bottom_up(what, listed, children))
-
-
-def _require_one_root(what: str, roots: Sequence[int]) -> None:
+    roots = [node for node, head in enumerate(heads) if head == ROOT]
     if len(roots) != 1:
-        subject = f"nodes {_few(roots)} have" if roots else "no node has"
-        raise _wrong(
-            f"{what}: {subject} head {ROOT}",
-            f"exactly one node is the root, with head {ROOT}",
-            "take the trees of a forest one by one, or add a node that heads them all"
-            if roots
-            else "in CoNLL-U heads count from 1, and 0 is the root's: subtract 1",
-        )
+        return _not_one_root(what, roots)
+    return _wrong(
+        f"{what}: nodes {_few(_cycle(heads))} are a cycle",
+        "every node's head, its head and so on lead to the root",
+        "change the head of one of them",
+    )
 
 
-def _bottom_up(what: str, heads: Sequence[int], children: Sequence[Sequence[int]]) -> list[int]:
-    missing = [len(of) for of in children]
-    order = [node for node, count in enumerate(missing) if count == 0]
-    for node in order:  # grows as it goes
-        head = heads[node]
-        if head != ROOT:
-            missing[head] -= 1
-            if missing[head] == 0:
-                order.append(head)
-    if len(order) < len(heads):
-        raise _wrong(
-            f"{what}: nodes {_few(_cycle(heads, missing))} are a cycle",
-            "every node's head, its head and so on lead to the root",
-            "change the head of one of them",
-        )
-    return order
+def _not_one_root(what: str, roots: Sequence[int]) -> ShapeError:
+    subject = f"nodes {_few(roots)} have" if roots else "no node has"
+    return _wrong(
+        f"{what}: {subject} head {ROOT}",
+        f"exactly one node is the root, with head {ROOT}",
+        "take the trees of a forest one by one, or add a node that heads them all"
+        if roots
+        else "in CoNLL-U heads count from 1, and 0 is the root's: subtract 1",
+    )
 
 
-def _cycle(heads: Sequence[int], missing: Sequence[int]) -> list[int]:
-    """One of the cycles: what still waits for children lies on one, and so does its head."""
-    start = next(node for node, count in enumerate(missing) if count)
-    cycle = [start]
-    while heads[cycle[-1]] != start:
-        cycle.append(heads[cycle[-1]])
-    return cycle
+def _cycle(heads: Sequence[int]) -> list[int]:
+    """One of the cycles: the first node whose heads do not lead to the root leads into it."""
+    to_root: set[int] = {ROOT}
+    for node in range(len(heads)):
+        path: dict[int, None] = {}
+        while node not in to_root and node not in path:
+            path[node] = None
+            node = heads[node]
+        if node not in to_root:
+            cycle = [*path]
+            return cycle[cycle.index(node) :]
+        to_root.update(path)
+    return []
 
 
 def checked_pairs(what: str, xs: Node, pairs: ArrayLike) -> list[tuple[int, int]]:

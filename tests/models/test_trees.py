@@ -9,6 +9,8 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.c.runtime.library import reference_only
+from dynbatch.kernels.trees import bottom_up
 from dynbatch.models.trees import checked_pairs, tree_of_heads
 
 
@@ -26,17 +28,31 @@ def refused(check, count, tree):
 def test_every_node_comes_after_its_children():
     with db.Graph() as graph:
         tree = tree_of_heads("tree", rows(graph, 6), [3, 0, 3, -1, 2, 2])
-    assert tree.children == [[1], [], [4, 5], [0, 2], [], []]
-    place = {node: k for k, node in enumerate(tree.order)}
-    assert sorted(place) == list(range(6)) and tree.root == 3
-    assert all(place[child] < place[node] for node, of in enumerate(tree.children) for child in of)
+    assert tree.order.tolist() == [1, 4, 5, 0, 2, 3] and tree.root == 3
+    assert tree.counts.tolist() == [0, 0, 0, 1, 2, 2]
+    assert tree.order[tree.children].tolist() == [1, 4, 5, 0, 2]
+    assert tree.parents.tolist() == [0, 2, 2, 3, 3]
+
+
+def test_trees_in_c_are_those_of_python():
+    rng = np.random.default_rng(0)
+    for count in [*range(1, 12)] * 20:
+        heads = rng.integers(-1, count + (count == 3), count)
+        if count % 2:  # surely a tree
+            below = rng.permutation(count)
+            heads[below] = [-1, *[below[rng.integers(k)] for k in range(1, count)]]
+        tree = bottom_up(heads)
+        with reference_only():
+            expected = bottom_up(heads)
+        assert (tree is None) == (expected is None) and (tree is not None or not count % 2)
+        assert tree is None or all(map(np.array_equal, tree, expected))
 
 
 def test_a_tree_as_deep_as_it_has_nodes_needs_no_recursion():
     count = 5000
     with db.Graph() as graph:
         tree = tree_of_heads("tree", rows(graph, count), np.arange(count) - 1)
-    assert tree.order == list(range(count))[::-1]
+    assert tree.order.tolist() == list(range(count))[::-1]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.batcher.schedule.levels import levels
 from dynbatch.batcher.schedule.planned_calls import CallPlans
-from dynbatch.cells.calls.arguments import TupleArgument
-from dynbatch.cells.calls.call import ResultPart, TuplePart
+from dynbatch.cells.calls.arguments import NodeArgument, TupleArgument
+from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
+from dynbatch.cells.calls.column import Column
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.sums import TreeSums
 from dynbatch.cells.calls.table import (
@@ -27,6 +28,7 @@ from dynbatch.cells.calls.table import (
 )
 from dynbatch.indexing import bincount, repeat
 from dynbatch.nodes.node import Node
+from dynbatch.nodes.shape.row import Row
 
 Origin = CallTable | Node | None
 """The source of a value: a call's table, a node, or zeros."""
@@ -44,13 +46,14 @@ class Entries:
 
     Args:
         arguments: what calls were given, or numbers of it: see `CallGraph`.
-        types:     of the arguments.
     """
 
     __slots__ = ("code", "counts", "first", "origins", "row")
 
-    def __init__(self, arguments: Sequence[Any], types: set[type], graph: CallGraph) -> None:
+    def __init__(self, arguments: Sequence[Any] | Array, graph: CallGraph) -> None:
         self.counts: Array | None = None
+        is_array = isinstance(arguments, np.ndarray)
+        types = {int} if is_array else {*map(type, arguments)}
         if SumArgument in types:
             sums = [x.members if type(x) is SumArgument else (x,) for x in arguments]
             self.counts = np.fromiter(map(len, sums), np.int64, len(sums))
@@ -64,7 +67,7 @@ class Entries:
             numbers = arguments
             if len(types) > 1:
                 numbers = [x if type(x) is int else number_of(x, graph) for x in arguments]
-            values = np.fromiter(numbers, np.int64, count)
+            values: Any = arguments if is_array else np.fromiter(numbers, np.int64, count)
             codes, self.row = values >> ROW_BITS, values & ROW
             used = first_uses(codes)
             if any([type(graph.origins[code]) is TreeSums for code in used]):
@@ -116,17 +119,27 @@ class Entries:
         self.origins = [self.origins[k] for k in used]
 
 
+_NUMBERED = frozenset((int, type(None), Call, Row, NodeArgument))
+"""Types of arguments that a number says all of; None is one in an array."""
+
+
 def read_column(
-    given: Sequence[Any], num_leaves: int, graph: CallGraph
+    column: Column, rows: Sequence[int], num_leaves: int, graph: CallGraph
 ) -> list[tuple[Entries, int]]:
-    types = set(map(type, given))
-    if TupleArgument not in types:
-        entries = Entries(given, types, graph)
+    """What the calls in some rows were given, leaf by leaf."""
+    given: Sequence[Any] | Array = column
+    if column.entered and _NUMBERED.issuperset(map(type, column)):
+        given = column.numbers(partial(number_of, graph=graph))
+        given = given if len(rows) == len(column) else given[rows]
+    elif column.entered or len(rows) < len(column):
+        given = [column.at(row) for row in rows]
+    if isinstance(given, np.ndarray) or TupleArgument not in {*map(type, given)}:
+        entries = Entries(given, graph)
         return [(entries, leaf) for leaf in range(num_leaves)]
     leaves = []
     for leaf in range(num_leaves):
         parts = [x.members[leaf] if type(x) is TupleArgument else x for x in given]
-        entries = Entries(parts, set(map(type, parts)), graph)
+        entries = Entries(parts, graph)
         shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + repeat(shifts, counts)
@@ -149,11 +162,9 @@ class Pending:
         self.rows = rows
         self._plans = plans
         leaves: list[tuple[Entries, int]] = []
-        whole = rows.size == len(table.calls)
         picked = rows.tolist()
         for column, num_leaves in zip(table.columns, table.forms, strict=True):
-            of_rows = column if whole else [column[row] for row in picked]
-            leaves += read_column(of_rows, num_leaves, table.graph)
+            leaves += read_column(column, picked, num_leaves, table.graph)
         self.columns = list(dict.fromkeys([entries for entries, _ in leaves]))
         marked = list(zip(leaves, table.matrices, strict=True))
         self.memories = [entries for (entries, _), is_matrix in marked if is_matrix]

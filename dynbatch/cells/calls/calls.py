@@ -145,9 +145,7 @@ class Calls:
                     self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
                 graph.inlined[self, key] = params
                 return result
-            table = self.tables[key] = self._table(trace, forms, graph)
-            table.params_at = at
-            table.held.append((key, params))
+            table = self._add_table(key, trace, forms, at, params, graph)
         for k in matrices:
             value_id = id(values[k])
             if value_id not in self._known:
@@ -164,18 +162,35 @@ class Calls:
         make = self.make = self._makers[arity]  # tried first next time
         return make(tuple(checked) if at is None else (*checked[:at], params, *checked[at:]))
 
+    def table_of(self, forms: Sequence[Form], params: object, graph: Any) -> CallTable | None:
+        """The table of calls with vectors of these forms, then parameters; None if inlined.
+
+        There need not have been a call of it.
+        """
+        key = (*[graph.form_ids[form] for form in forms], id(params))
+        if key not in self.tables and (self, key) not in graph.inlined:
+            trace = self._trace(forms, len(forms), params, graph, matrices=False)
+            if trace.batches:
+                self._add_table(key, trace, forms, len(forms), params, graph)
+        return self.tables.get(key)
+
     def inlined(self, arguments: tuple[Any, ...]) -> Any:
         """The function's result for these arguments, as nodes of its operators."""
         at, arguments, graph = self._roles.of(arguments)
         return self._inline(arguments, at, graph)
 
-    def _table(self, trace: StepTrace, forms: Sequence[Form], graph: CallGraph) -> CallTable:
-        """A graph's table for a trace; traces with the same parameters share one."""
-        for table in graph.tables:
-            if table.trace is trace:
-                return table
-        table = CallTable(self._cell, trace, forms, graph, self._forget)
-        graph.add_table(table)
+    def _add_table(
+        self, key: tuple[int, ...], trace: StepTrace, forms: Sequence[Form], at: int | None,
+        params: object, graph: CallGraph,
+    ) -> CallTable:  # fmt: skip
+        """A graph's table for a trace, made if there is none, which the key finds from now on."""
+        shared = [table for table in graph.tables if table.trace is trace]  # of equal parameters
+        table = shared[0] if shared else CallTable(self._cell, trace, forms, graph, self._forget)
+        if not shared:
+            graph.add_table(table)
+        self.tables[key] = table
+        table.params_at = at
+        table.held.append((key, params))
         return table
 
     def _forget(self, table: CallTable) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.column import Column
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallGraph, CallTable, indices_in
 from dynbatch.kernels.histories import keys_of_calls
 from dynbatch.nodes.node import Node
@@ -35,7 +37,7 @@ class LateCalls:
         self,
         table: CallTable,
         size: int,
-        matrices: Sequence[list[Any]],
+        matrices: Sequence[Column],
         ready: int,
         made: MadeTogether,
     ) -> None:
@@ -52,17 +54,10 @@ class LateCalls:
         """The number of the first call's value; see `table.CallGraph`."""
         return self.table.number << ROW_BITS | self.first
 
-    def append(
-        self,
-        entries: Iterable[tuple[list[Any], Iterable[Any]]],
-        depths: Sequence[int],
-        late: Sequence[LateCalls],
-    ) -> None:
-        """Enter them in the table, column by column, and what is late among the nodes."""
+    def append(self, depths: Sequence[int], late: Sequence[LateCalls]) -> None:
+        """Enter them in the table, which has their columns, and what is late among the nodes."""
         table = self.table
         table.is_late = True
-        for column, arguments in entries:
-            column.extend(arguments)
         table.phases.extend([self.ready] * self.size)
         table.depths.extend(depths)
         table.nodes.extend(late)
@@ -76,7 +71,7 @@ class LateCalls:
         """Make the node of the call in a row, and before it those of its rows of matrices."""
         table, index = self.table, self.made.first_node(self, row - self.first)
         for column in self.matrices:
-            number = column[row]
+            number = column.at(row)
             if type(number) is int:  # not a node made before an interrupt
                 node = light_row(table.graph.origins[number >> ROW_BITS], number & ROW)
                 node.index, table.nodes[index], column[row] = index, node, node
@@ -95,7 +90,7 @@ class LateCalls:
         """The number of the call that the node with an index will be; see `table.CallGraph`."""
         return self.made.number_at(index)
 
-    def begin_key(self, streams: RandomStreams) -> tuple[int, list[list[Any]], bool]:
+    def begin_key(self, streams: RandomStreams) -> tuple[int, list[Column], bool]:
         """The hash of what a call's key begins with, the columns that differ, and if keys precede.
 
         Rows of one matrix have one key. Columns of them come first, as a rule.
@@ -106,7 +101,7 @@ class LateCalls:
             column = columns[len(keys)]
             if not any([column is matrix for matrix in self.matrices]):
                 break
-            keys.append(_key_of_value(column[self.first], table.graph, streams))
+            keys.append(_key_of_value(column.at(self.first), table.graph, streams))
         start = crc32(table.cell.__name__.encode())
         text = f"{Call.stream_name}[{', '.join(map(str, keys))}"
         return crc32(text.encode(), start), columns[len(keys) :], bool(keys)
@@ -119,17 +114,20 @@ class MadeTogether:
         begin:  the number of their first node.
         counts: of `sum_tree`, the edges of each node, which are made before it and are the calls
             of another part; None elsewhere.
+        reads:  the node that each edge reads, -1 - k for number k of these.
     """
 
-    def __init__(self, begin: int, counts: Sequence[int] | None = None) -> None:
+    def __init__(self, begin: int, counts: Array | None = None, reads: Array | None = None) -> None:
         self.parts: list[LateCalls] = []
         self._begin = begin
         self._counts = counts
+        self._reads = reads
 
     @cached_property
     def _ends(self) -> list[int]:
         """Of each node the number of edges up to its own last one."""
-        return [*accumulate(self._counts or [0] * self.parts[-1].size)]
+        ends: list[int] = np.cumsum(self._counts).tolist() if self._counts is not None else []
+        return ends or [0] * self.parts[-1].size
 
     def first_node(self, part: LateCalls, k: int) -> int:
         """The first number of a node that call k of a part takes."""
@@ -146,35 +144,37 @@ class MadeTogether:
 
     def enter_keys(self, streams: RandomStreams) -> None:
         """See `LateCalls`."""
-        calls, keys = self.parts[-1], streams.keys
-        first, end = calls.begin, calls.begin + calls.size
-        if end - 1 in keys:  # which is entered last
+        edges, calls, keys = self.parts[0], self.parts[-1], streams.keys
+        if calls.begin + calls.size - 1 in keys:  # which is entered last
             return
-        graph = calls.table.graph
-        *edges, (begin, columns, is_continued) = [
+        *begins, (begin, columns, is_continued) = [
             part.begin_key(streams) for part in self.parts if part.size
         ]
-        readers = self.parts[0] if edges else calls
-        if self._counts is not None:  # a node reads what its edges read
-            columns = edges[0][1] if edges else []
-        columns = [column[readers.first : readers.first + readers.size] for column in columns]
-        reads: Sequence[Sequence[Any]] = [*zip(*columns, strict=True)] or [()] * readers.size
-        if not {*chain.from_iterable([map(type, column) for column in columns])} <= {int}:
+        counts, reads = self._counts, self._reads
+        if counts is None or reads is None:
+            counts, reads = self._reads_of(calls, columns, streams)
+        of_edges, of_calls = keys_of_calls(
+            reads, counts, [begin, *[each[0] for each in begins]], is_continued
+        )
+        if begins:
+            keys.update(enumerate(of_edges.tolist(), edges.begin))
+        keys.update(enumerate(of_calls.tolist(), calls.begin))
+
+    def _reads_of(
+        self, calls: LateCalls, columns: Sequence[Column], streams: RandomStreams
+    ) -> tuple[Array, Array]:
+        """How much each call reads, and what, as `keys_of_calls` is told."""
+        first, end, graph = calls.begin, calls.begin + calls.size, calls.table.graph
+        given = [column[calls.first : calls.first + calls.size] for column in columns]
+        reads: Sequence[Sequence[Any]] = [*zip(*given, strict=True)] or [()] * calls.size
+        if not {*chain.from_iterable([map(type, column) for column in given])} <= {int}:
             reads = [[y for x in read for y in _expanded(x, graph, streams)] for read in reads]
-        counts = [*map(len, reads)] if self._counts is None else self._counts
         read = [
             first - 1 - x if first <= x < end else _key_of_value(x, graph, streams)
             for x in chain.from_iterable(reads)
         ]
-        of_edges, of_calls = keys_of_calls(
-            np.fromiter(read, np.int64, len(read)),
-            np.fromiter(counts, np.int64, calls.size),
-            [begin, *[each[0] for each in edges]],
-            is_continued,
-        )
-        if edges:
-            keys.update(enumerate(of_edges.tolist(), readers.begin))
-        keys.update(enumerate(of_calls.tolist(), first))
+        counts = np.fromiter(map(len, reads), np.int64, calls.size)
+        return counts, np.fromiter(read, np.int64, len(read))
 
 
 def _expanded(value: Any, graph: CallGraph, streams: RandomStreams) -> list[int]:

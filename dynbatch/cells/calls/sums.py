@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.cells.calls.arguments import NodeArgument
+from dynbatch.cells.calls.column import Column
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable
 
@@ -24,19 +24,15 @@ class TreeSums:
 
     def __init__(self, edges: CallTable) -> None:
         self.edges = edges
-        self.spans: list[int] = []
+        self.spans = Column()
 
-    def add(self, first: int, counts: Iterable[int]) -> None:
+    def enter(self, first: int, counts: Array) -> None:
         """Enter sums of so many calls each, one after the other from a first one."""
-        spans = []
-        for count in counts:
-            spans.append(first << ROW_BITS | count)
-            first += count
-        self.spans += spans
+        self.spans.enter((first + np.cumsum(counts) - counts) << ROW_BITS | counts)
 
     def rows(self, number: int) -> range:
         """The calls of a sum."""
-        span = self.spans[number]
+        span: int = self.spans.at(number)
         first = span >> ROW_BITS
         return range(first, first + (span & ROW))
 
@@ -54,7 +50,7 @@ class TreeSums:
 
     def terms(self, numbers: Array) -> tuple[Array, Array, Array]:
         """The first term of each sum, by the number of its origin and row, and how many it has."""
-        spans = np.fromiter(self.spans, np.int64, len(self.spans))[numbers]
+        spans = self.spans.numbers(int)[numbers]
         counts, number = spans & ROW, self.edges.number
         is_sum = counts > 0
         return np.where(is_sum, number, 0), (spans >> ROW_BITS) * is_sum, np.maximum(counts, 1)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dynbatch.backend import Array, Device
+from dynbatch.cells.calls.column import Column
 from dynbatch.cells.calls.compiled_step import CompiledStep, StepTrace
 from dynbatch.cells.calls.forms import (
     CellFunction,
@@ -195,8 +196,8 @@ class CallTable:
 
     Attributes:
         forms:   leaves of each argument of the cell; `matrices`: which of all leaves are matrices.
-        columns: for each argument, what each call was given: a number (see `CallGraph`) where many
-                 calls were made together. params_at: the argument without a column, if any.
+        columns: for each argument, what each call was given. params_at: the argument without a
+                 column, if any.
         calls:   the calls; a call's row is its place here. `phases` and `depths`: of each, `ready`
                  and `depth`, once more: when a run is planned, the calls have left the cache.
         is_late: whether some of the calls may not be nodes yet: see `together.LateCalls`.
@@ -234,7 +235,7 @@ class CallTable:
         self.number = -1
         self.forms = [len(leaves(form)) for form in forms]
         self.matrices = [isinstance(leaf, MatrixForm) for form in forms for leaf in leaves(form)]
-        self.columns: list[list[Any]] = [[] for _ in forms]
+        self.columns: list[Column] = [Column() for _ in forms]
         self.params_at: int | None = None
         self.calls: list[Any] = []
         self.is_late = False
@@ -329,7 +330,7 @@ class CallTable:
         """Make all calls nodes, each with arguments of its own."""
         if self.is_late:
             for column in range(len(self.columns)):
-                self.columns[column][:] = self.arguments(column, range(len(self.calls)))
+                self.columns[column].replace(self.arguments(column, range(len(self.calls))))
             self.is_late = False
 
     def arguments(self, column: int, rows: Sequence[int]) -> list[Any]:
@@ -337,12 +338,12 @@ class CallTable:
         for row in rows if self.is_late else ():
             self.call(row)  # which takes nodes of its own for rows of matrices
         values, graph = self.columns[column], self.graph
-        chosen = [values[row] for row in rows]
+        chosen = [values.at(row) for row in rows]
         return [graph.value_at(x) if type(x) is int else x for x in chosen]
 
     def indices_read(self, row: int) -> list[int]:
         """The indices of what a call reads, none of which becomes a node for that."""
-        arguments = [column[row] for column in self.columns]
+        arguments = [column.at(row) for column in self.columns]
         return [index for x in arguments for index in indices_in(x, self.graph)]
 
     def inputs_of(self, row: int) -> tuple[Node, ...]:

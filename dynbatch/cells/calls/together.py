@@ -7,7 +7,6 @@ They are the calls that a loop would make, in its order: their nodes have the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from dynbatch.cells.calls.results import Results, SumArgument, are_results, tota
 from dynbatch.cells.calls.sums import TreeSums
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, number_of
 from dynbatch.errors import DynbatchError, ShapeError
+from dynbatch.kernels.trees import Tree
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.row import Row
@@ -130,79 +130,71 @@ def _enter(
         entries.append(x.values[made:] if is_row else [x] * missing)
     late = LateCalls(table, missing, matrices, ready, MadeTogether(len(table.nodes)))
     nodes = [late] * (missing * (1 + len(matrices)))  # a call, and the rows it is given
-    late.append(zip(table.columns, entries, strict=True), depths[made:], nodes)
+    for column, arguments in zip(table.columns, entries, strict=True):
+        column.extend(arguments)
+    late.append(depths[made:], nodes)
     return Results(table.graph, results, ready, table.form_id, (*states.tables, table))
 
 
-def sum_tree(
-    cell: Any, edge: Any, order: Sequence[int], children: Sequence[Sequence[int]], init: Any,
-    xs: Any, params: object,
-) -> Sequence[Any]:  # fmt: skip
+def sum_tree(cell: Any, edge: Any, tree: Tree, init: Any, xs: Any, params: object) -> Sequence[Any]:
     """The states of a tree's nodes, each of which has any number of children.
 
         state[k] = cell(x[k], Σ edge(x[k], state[c], params) over its children c, params)
 
-    Calls are those of a loop over the nodes in order. A graph's first tree makes them one by one,
-    and with them the tables that those of later trees enter at once, each with a row of its own.
+    Calls are those of a loop over the nodes in the tree's order, each with a row of its own.
 
     Args:
-        order:    the nodes, children first.
-        children: of each node.
-        init:     the widths of zeros, which the empty sum is.
-        xs:       a matrix, a row for each node.
+        init: the widths of zeros, which the empty sum is.
+        xs:   a matrix, a row for each node.
     """
-    states: list[Any] = [None] * len(order)
-    tables, made = _known_tables(cell, edge, init, xs, params), 0
-    for node in order if tables is None else ():
+    tables = _tables(cell, edge, init, xs, params)
+    if tables is not None:
+        return _enter_tree(*tables, tree, xs)
+    states, begin = list[Any](), 0
+    for node, end in zip(tree.order.tolist(), np.cumsum(tree.counts).tolist(), strict=True):
         x = xs[node]
-        taken = [edge(x, states[child], params) for child in children[node]]
-        states[node] = cell(x, total(taken) if taken else init, params)
-        made += 1
-        tables = _known_tables(cell, edge, init, xs, params)
-        if tables is not None:
-            break
-    if tables is None or made == len(order):
-        return states
-    (table, edges), order = tables, order[made:]
-    graph, rows = table.graph, Results.of_matrix(xs)
-    states = [x if x is None else number_of(x, graph) for x in states]
+        taken = [edge(x, states[k], params) for k in tree.children[begin:end].tolist()]
+        states.append(cell(x, total(taken) if taken else init, params))
+        begin = end
+    return [states[k] for k in np.argsort(tree.order).tolist()]
+
+
+def _tables(
+    cell: Any, edge: Any, init: Any, xs: Any, params: object
+) -> tuple[CallTable, CallTable] | None:
+    """The tables of a tree's calls and of those of its edges, if both are nodes of their own."""
+    if xs.graph.is_trace:
+        return None
+    table = cell.table_of((xs.width, init), params, xs.graph)
+    edges = table and edge.table_of((xs.width, table.form), params, xs.graph)
+    return (table, edges) if edges and edges.form_id == xs.graph.form_ids[init] else None
+
+
+def _enter_tree(table: CallTable, edges: CallTable, tree: Tree, xs: Any) -> Results:
+    """Enter the calls of a tree in their tables, column by column."""
+    graph, ready, counts = table.graph, xs.phase + 1, tree.counts
+    first_row = graph.number_of(xs) << ROW_BITS
     first = table.number << ROW_BITS | len(table.calls)
-    for number, node in enumerate(order, first):
-        states[node] = number
-    joined = [children[node] for node in order]
-    counts = [*map(len, joined)]
-    xs_rows = [*map(rows.values.__getitem__, order)]
     if edges.sums is None:
         edges.sums = TreeSums(edges)
-    sums = graph.number_of(edges.sums) << ROW_BITS | len(edges.sums.spans)
-    read = [states[child] for of_node in joined for child in of_node]
-    together = MadeTogether(len(table.nodes), counts)
+    first_sum = graph.number_of(edges.sums) << ROW_BITS | len(edges.sums.spans)
+    together = MadeTogether(len(table.nodes), counts, -1 - tree.children)
     of_edges, of_nodes = [
-        LateCalls(each, size, each.columns[:1], rows.ready, together)
-        for each, size in ((edges, len(read)), (table, len(counts)))
+        LateCalls(each, size, each.columns[:1], ready, together)
+        for each, size in ((edges, tree.children.size), (table, counts.size))
     ]
     # Appends alone (see `calls.maker`), of which the first and the last are to one table: so an
     # interrupt between any of them is noticed there.
-    table.columns[0].extend(xs_rows)
-    edges.sums.add(len(edges.calls), counts)
-    edges.columns[0].extend(chain.from_iterable(map(repeat, xs_rows, counts)))
-    of_edges.append([(edges.columns[1], read)], [0] * len(read), [])
-    below = range(sums, sums + len(counts))
-    nodes = [of_nodes] * (2 * (len(counts) + len(read)))
-    of_nodes.append([(table.columns[1], below)], [0] * len(counts), nodes)
-    return Results(graph, states, rows.ready, table.form_id, (table,))
-
-
-def _known_tables(
-    cell: Any, edge: Any, init: Any, xs: Any, params: object
-) -> tuple[CallTable, CallTable] | None:
-    """The tables of a tree's calls, and of those of its edges, if calls were made in both."""
-    if xs.graph.is_trace:
-        return None
-    form_ids = xs.graph.form_ids
-    table = cell.call_tables.get((form_ids[xs.width], form_ids[init], id(params)))
-    edges = table and edge.call_tables.get((form_ids[xs.width], table.form_id, id(params)))
-    return (table, edges) if edges and edges.form_id == form_ids[init] else None
+    table.columns[0].enter(tree.order + first_row)
+    edges.sums.enter(len(edges.calls), counts)
+    edges.columns[0].enter(tree.parents + first_row)
+    edges.columns[1].enter(tree.children + first)
+    of_edges.append([0] * of_edges.size, [])
+    table.columns[1].enter(np.arange(first_sum, first_sum + counts.size))
+    of_nodes.append([0] * of_nodes.size, [of_nodes] * (2 * (of_nodes.size + of_edges.size)))
+    states = np.empty_like(counts)
+    states[tree.order] = np.arange(first, first + counts.size)
+    return Results(graph, states.tolist(), ready, table.form_id, (table,))
 
 
 def _depths(

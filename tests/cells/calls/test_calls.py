@@ -24,6 +24,7 @@ from dynbatch.errors import (
     GraphError,
     ShapeError,
 )
+from dynbatch.kernels.trees import Tree
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
@@ -177,7 +178,8 @@ def summed(p, xs, rng, function):
         return branching(p, xs, rng, function)
     heads = [int(rng.integers(k + 1, xs.rows)) for k in range(xs.rows - 1)]
     children = [[j for j in range(k) if heads[j] == k] for k in range(xs.rows)]
-    return sum_tree(child_sum, remember, range(xs.rows), children, (H, H), xs, p)
+    tree = Tree.of_children(range(xs.rows), children)
+    return sum_tree(child_sum, remember, tree, (H, H), xs, p)
 
 
 def trees(make, function=False, stacked=True, lengths=(4, 1, 7, 2), **graph_options):
@@ -701,7 +703,11 @@ def test_a_graph_whose_call_was_interrupted_has_the_right_values_or_refuses_to_r
 def test_calls_made_together_are_interrupted_like_others(way, asks_first):
     step = db.cell(lambda a, b, p: F.tanh(a - p.two * b))
     edge = db.cell(lambda a, b, p: a * b)
-    p, tree, results = SimpleNamespace(two=db.Parameter([2.0])), ([2, 0, 1], [[2], [0], []]), []
+    p, tree, results = (
+        SimpleNamespace(two=db.Parameter([2.0])),
+        Tree.of_children([2, 0, 1], [[2], [0], []]),
+        [],
+    )
 
     def build():
         with db.Graph() as graph:
@@ -711,7 +717,7 @@ def test_calls_made_together_are_interrupted_like_others(way, asks_first):
                 if way == "each":
                     calls = step.each(xs, ys, p)
                 else:
-                    calls = sum_tree(step, edge, *tree, 1, xs, p)
+                    calls = sum_tree(step, edge, tree, 1, xs, p)
                 _ = calls[1]
             except KeyboardInterrupt:
                 pass

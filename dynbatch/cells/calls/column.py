@@ -1,0 +1,60 @@
+"""`Column`: one argument of the calls of a table, call after call."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Array
+
+
+class Column(list[Any]):
+    """What each call was given: a value, its number, or None where a whole array has the numbers.
+
+    Attributes:
+        entered: these arrays, each with the row of its first number; see `table.CallGraph`.
+    """
+
+    __slots__ = ("entered",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered: list[tuple[int, Array]] = []
+
+    def enter(self, numbers: Array) -> None:
+        """Append what some calls are given, without a Python object for each."""
+        first = len(self)
+        self.extend([None] * numbers.size)
+        self.entered.append((first, numbers))  # at last: see `CallTable.require_whole`
+
+    def at(self, row: int) -> Any:
+        """What the call in a row was given."""
+        value = self[row]
+        if value is None:
+            first, numbers = self.entered[bisect_right(self.entered, row, key=_first) - 1]
+            value = int(numbers[row - first])
+        return value
+
+    def replace(self, values: list[Any]) -> None:
+        """Hold these values alone."""
+        self[:] = values
+        self.entered.clear()
+
+    def numbers(self, number_of: Callable[[Any], int]) -> Array:
+        """All numbers; those of values that are not in an array by a function."""
+        numbers = np.empty(len(self), np.int64)
+        end, rows = 0, list[int]()
+        for first, some in self.entered:
+            rows += range(end, first)
+            end = first + some.size
+            numbers[first:end] = some
+        rows += range(end, len(self))
+        numbers[rows] = [number_of(self[row]) for row in rows]
+        return numbers
+
+
+def _first(entered: tuple[int, Array]) -> int:
+    return entered[0]
