@@ -216,14 +216,10 @@ def fixed_places(program: BackwardProgram, found: Role) -> list[tuple[Value, Pro
     Args:
         found: the role of the array for the gradient of the state that the step found.
     """
-    exports = ProgramBuffer(
-        Role.EXPORT_GRADIENT, "", sum([v.width for v in program.export_gradients]), packed=True
-    )
-    fixed: list[tuple[Value, ProgramBuffer, int]] = []
-    column = 0
-    for value in program.export_gradients:
-        fixed.append((value, exports, column))
-        column += value.width
+    forward = program.forward
+    exports = ProgramBuffer(Role.EXPORT_GRADIENT, "", forward.width, packed=True)
+    pairs = zip(program.export_gradients, forward.exports_at(), strict=True)
+    fixed = [(value, exports, column) for value, (_, column) in pairs]
     for value, left in zip(program.following, program.left_gradients, strict=True):
         buffer = ProgramBuffer(Role.LEFT_GRADIENT, left.number, left.width, packed=False)
         fixed.append((left, buffer, 0))

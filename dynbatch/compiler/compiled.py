@@ -165,9 +165,8 @@ class CompiledLoop:
             op = self.maps[number]
             self.reached.setdefault(op.inputs[0].number, {})[number] = op
         self.read_before = backward.found_states()
-        width = sum([value.width for value in program.exports])
         self.backward_rows = [
-            ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True),
+            ProgramBuffer(Role.EXPORT_GRADIENT, "", program.width, packed=True),
             *[
                 token_rows(Role.STREAM_GRADIENT, k, program.streams[k])
                 for k in sorted(backward.of_streams)

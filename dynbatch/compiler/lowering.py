@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Op, OpCode, Origin, Value, WeightRows
 from dynbatch.compiler.matrices import MatrixNodes
@@ -74,6 +75,16 @@ class LoopProgram(Program):
     def enter(self, node: Node) -> None:
         """Make a node a stream: an input of each step."""
         self._by_node[node.index] = self._stream(node)
+
+    @property
+    def width(self) -> int:
+        """The width of all exports together."""
+        return sum([value.width for value in self.exports])
+
+    def exports_at(self) -> list[tuple[Value, int]]:
+        """The exports, each with its first column in the scan's output."""
+        columns = accumulate([value.width for value in self.exports], initial=0)
+        return [*zip(self.exports, columns, strict=False)]
 
     def results(self) -> list[Value]:
         return [*self.exports, *[self.following[k] for k in self.changed_states()]]

@@ -64,11 +64,8 @@ class Prologue:
         if len(exports) == 1:
             self._nodes[exports[0].index] = scan
         else:
-            column = 0
-            for node in exports:
-                part = slice_node(scan, column, column + node.width, -1)
-                self._nodes[node.index] = part
-                column += node.width
+            for node, (_, at) in zip(exports, self._compiled.program.exports_at(), strict=True):
+                self._nodes[node.index] = slice_node(scan, at, at + node.width, -1)
         for node in self._compiled.parts.after:
             self._make(node)
         return self.rows(self._compiled.trace.output)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
@@ -247,6 +246,5 @@ class CompiledStep(CompiledLoop):
         reached = sorted(self.reached.keys() - self.backward_program.of_streams)
         streams = self.program.streams
         self.backward_rows += [token_rows(Role.STREAM_GRADIENT, k, streams[k]) for k in reached]
-        ends = np.cumsum([value.width for value in self.program.exports]).tolist()
-        self.columns: list[int] = [0, *ends[:-1]]
-        self.width: int = ends[-1]
+        self.columns = [column for _, column in self.program.exports_at()]
+        self.width = self.program.width

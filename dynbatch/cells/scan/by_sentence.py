@@ -200,7 +200,7 @@ def _rooms(batch: Batch, backward: bool, threads: int) -> Rooms:
     temporary = [*temporary, *cell.gradients.temporary] if backward else temporary
     rooms |= {b.name: (threads, b.width // heads) for b in temporary}
     if backward:
-        rooms["dY"] = threads, sum([value.width for value in program.exports]) // heads
+        rooms["dY"] = threads, program.width // heads
         for k, value in cell.backward_program.of_streams.items():
             rooms[f"dX{k}"] = threads, value.width
         rooms |= {b.name: (rows, b.width) for b in cell.gradients.packed}

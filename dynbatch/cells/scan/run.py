@@ -185,11 +185,10 @@ class ScanRun(ScanBatch):
             self.cell.numpy.ahead(arrays)
         self.loop.bind(0, arrays)(shard.numbered)
         if self.native is None and OUTPUTS in arrays:
-            first = 0
-            for columns in self.cell.exports:
-                end = first + columns.width
-                arrays[OUTPUTS][shard.order, first:end] = columns_of(arrays, columns)
-                first = end
+            exports = zip(self.cell.exports, self.cell.program.exports_at(), strict=True)
+            for columns, (_, first) in exports:
+                values = columns_of(arrays, columns)
+                arrays[OUTPUTS][shard.order, first : first + columns.width] = values
 
     # Arrays and states ----------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Scan(Operation):
     recompute: int | str
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.length, sum([v.width for v in self.cell.program.exports]))
+        return (self.length, self.cell.program.width)
 
     def signature(self) -> int:
         # The compiled cell fixes all widths and parameters.
@@ -296,7 +296,7 @@ def scan(
         held = [True] * len(compiled.program.held_nodes)
         are_given = tuple([*[isinstance(p, Node) for p in parts], *held])
         sig = intern_signature((Scan, compiled.uid, bool(reverse), are_given, steps))
-        width = sum([value.width for value in compiled.program.exports])
+        width = compiled.program.width
         kind = ScanKind(compiled, are_given, bool(reverse), steps, params, width, sig)
         graph.programs[key] = kind
     if is_plain.get():

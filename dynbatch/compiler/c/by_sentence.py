@@ -286,14 +286,13 @@ class SentenceForward(SentenceText):
         """Outputs in the order of tokens, and the last state."""
         if self._again:
             return []
-        lines, column, count = [], 0, self._heads.count
-        for value in self._program.exports:
+        lines, count = [], self._heads.count
+        for value, column in self._program.exports_at():
             x, width = self.places.of(value), value.width // count
             of_head = f" + head * {width}" if count > 1 else ""
             source = x.pointer + ("" if self._heads.cuts(value.base) else of_head)
             target = f"ys + o * ys_step + {column}{of_head}"
             lines.append(f"if (ys) memcpy({target}, {source}, {width} * sizeof(REAL));")
-            column += value.width
         for k in self._program.changed_states():
             left = self.places.of(self._program.following[k]).pointer
             lines.append(f"const REAL* const left{k} = {left};")
@@ -325,14 +324,13 @@ class SentenceBackward(SentenceText):
         self.slots += ["dY", *[f"dX{k}" for k in backward.of_streams], OUTPUT_GRADIENTS]
 
     def _first(self) -> list[str]:
-        lines, column, count = [], 0, self._heads.count
+        lines, count = [], self._heads.count
         for k, state in enumerate(self._program.states):
             begin, width = self._part_of_state(k)[0], state.width // count
             is_first = f"ends && t + 1 == count && !C{k}_step"
             lines.append(f"if ({is_first}) memset(C{k} + {begin}, 0, {width} * sizeof(REAL));")
-        for value in self._program.exports:
+        for value, column in self._program.exports_at():
             width = value.width // count
             source = f"dys + o * dys_step + {column}" + (f" + head * {width}" if count > 1 else "")
             lines.append(f"memcpy(dY + {column // count}, {source}, {width} * sizeof(REAL));")
-            column += value.width
         return lines

@@ -65,12 +65,11 @@ class ForwardText(LoopText):
         ]
 
     def _outputs(self, program: LoopProgram) -> list[str]:
-        lines, first = [], 0
-        for value in program.exports:
+        lines = []
+        for value, first in program.exports_at():
             x = self.places.of(value)
             rows = f"n, {x.width}, {x.pointer}, {x.stride}"
             lines.append(f"    put_rows({rows}, order + s, ys + {first}, ys_step);")
-            first += x.width
         return ["if (ys) {", *lines, "}"]
 
     def _products(self, op: Op, rows: str) -> list[str]:
@@ -124,8 +123,8 @@ class BackwardText(LoopText):
 
     def _gathers(self, program: LoopProgram) -> list[str]:
         """Rows of streams and of the outputs' gradients, and the state that the step found."""
-        width = sum([value.width for value in program.exports])
-        lines = [*self.gather_streams("n"), self.gather("n", "dY", OUTPUT_GRADIENTS, width)]
+        gradients = self.gather("n", "dY", OUTPUT_GRADIENTS, program.width)
+        lines = [*self.gather_streams("n"), gradients]
         for k, x in enumerate(program.states):
             rows, out = f"n, {x.width}, h{k}, h{k}_row", f"H{k} + s * {x.width}"
             take = f"take_rows({rows}, NULL, {out})"

@@ -19,7 +19,6 @@ class Loop:
         program, backward_program: the passes, and `forward`, `backward` in a GPU's order.
         storage, gradients: their buffers; `places` has those of both.
         temporary, temporary_gradients: those that have an array while a pass runs.
-        width:       of all exports together.
         maps:        numbers of linear maps, by identity.
         inline_maps: those whose bias a group adds when it reads them, by their output.
         weights:     elements of all weights in the loop.
@@ -38,7 +37,6 @@ class Loop:
         self.program, self.backward_program = program, backward
         self._store(overwrites)
         self.places = Pointers(self.gradients, self.storage)
-        self.width = sum([v.width for v in program.exports])
         self.maps = numbered(program.linear_maps)
         self.inline_maps = {
             id(op.output): op for op in program.linear_maps if self._bias_in_kernel(op)

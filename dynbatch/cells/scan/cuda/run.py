@@ -97,12 +97,11 @@ class DeviceScanRun(ScanBatch):
             rows.add({b.name: kept[b.name] for b in loop.storage.packed})
 
     def _outputs(self, y: Ragged, kept: dict[str, Array], following: Shard | None) -> RowGathers:
-        rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
+        rows, gathers = self.rows, RowGathers(self.queue, self.batch.dtype)
         shard = rows.shard
-        for value in self.loop.program.exports:
+        for value, column in self.loop.program.exports_at():
             columns = y.values[:, column : column + value.width]
             gathers.pick(rows.whole(value), shard.order, columns, puts=True)
-            column += value.width
         index, last = -1 - np.arange(rows.sentences.size), shard.last()
         index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
