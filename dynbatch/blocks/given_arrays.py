@@ -6,7 +6,6 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,8 @@ METHODS = frozenset(
     ("astype", "clip", "copy", "flatten", "ravel", "repeat", "reshape", "take", "transpose")
 )
 """Methods that make another array, whose shape and values decide nothing."""
+TOUCH, SHAPE = "is_touched", "reads_shapes"
+"""Looks that `GivenArrays` notes."""
 UNSEEN = frozenset(("dtype", "ndim", "view", "number", "log", "__class__", *OF_NUMPY))
 """Attributes that tell nothing of the values."""
 
@@ -84,7 +85,7 @@ class GivenArrays:
         result = function(*_plain(arguments), **_plain(options))
         is_array = isinstance(result, np.ndarray) and result.ndim
         if not is_array or "out" in options or _works_inside():
-            self.touch()
+            self.note(TOUCH)
             return result
         self.arrays.append(result)
         self.recipes.append(Recipe(function, _placed(arguments), _placed(options)))
@@ -103,12 +104,9 @@ class GivenArrays:
             recipes |= self.recipes_of(source.number)
         return {**recipes, number: recipe}
 
-    def touch(self) -> None:
-        """Note a look into an array, unless a node type takes it."""
-        self.is_touched = self.is_touched or not _works_inside()
-
-    def read_shape(self) -> None:
-        self.reads_shapes = self.reads_shapes or not _works_inside()
+    def note(self, look: str) -> None:
+        """Note a look into an array, or at its shape, unless a node type takes it."""
+        setattr(self, look, getattr(self, look) or not _works_inside())
 
     def _numbered(self, array: Array, number: int) -> GivenArray:
         view = array.view(GivenArray)
@@ -127,36 +125,37 @@ class GivenArray(np.ndarray):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("shape", "size"):
-            _read_shape(self)
+            _note(self, SHAPE)
         elif name in METHODS:
-            return partial(_made_by, getattr(np.ndarray, name), self)
+            method = getattr(np.ndarray, name)
+            return lambda *arguments, **options: _made(method, (self, *arguments), options)
         elif name == "T":
             return _made(np.transpose, (self,), {})
         elif name not in UNSEEN:
-            _touch(self)
+            _note(self)
         return super().__getattribute__(name)
 
     def __len__(self) -> int:
-        _read_shape(self)
+        _note(self, SHAPE)
         return super().__len__()
 
     def __getitem__(self, key: Any) -> Any:
         return _made(operator.getitem, (self, key), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _touch(self)
+        _note(self)
         _plain(self)[_plain(key)] = _plain(value)
 
     def __iter__(self) -> Any:
-        _touch(self)
+        _note(self)
         return iter(self.view(np.ndarray))
 
     def __contains__(self, value: object) -> bool:
-        _touch(self)
+        _note(self)
         return value in self.view(np.ndarray)
 
     def __bool__(self) -> bool:
-        _touch(self)
+        _note(self)
         return bool(self.view(np.ndarray))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -174,22 +173,13 @@ def _made(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     if log is not None and not logs:
         return log.made(function, arguments, options)
     for x in _given_in((arguments, options)):
-        _touch(x)
+        _note(x)
     return function(*_plain(arguments), **_plain(options))
 
 
-def _made_by(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    return _made(method, arguments, options)
-
-
-def _touch(array: GivenArray) -> None:
+def _note(array: GivenArray, look: str = TOUCH) -> None:
     if array.log is not None:
-        array.log.touch()
-
-
-def _read_shape(array: GivenArray) -> None:
-    if array.log is not None:
-        array.log.read_shape()
+        array.log.note(look)
 
 
 def is_inside(frame: Any) -> bool:

@@ -96,7 +96,8 @@ class BlockProgram:
         unbound = [None in (op.rows, op.width, *op.bound.values()) for op in self.operators]
         self._retraces = any(unbound) or bool(self._taken.shapes_in(first))
         told = [self._read(trace, points[0]) for trace in (first, *again)]
-        self.by_data = maker.is_touched or not all([_are_equal(told[0], x) for x in told[1:]])
+        known, *others = [None if x is None else (x.sizes, x.values) for x in told]
+        self.by_data = maker.is_touched or not all([x and same(x, known) for x in others])
         self._unsafe = self._sizes_unlike(maker, points[0])
         self._known: dict[Sizes, Told | None] = {}
         self._settle()
@@ -275,13 +276,6 @@ class BlockProgram:
             if trace is None or self._read(trace, tuple(values)) is None:
                 unlike |= zeros
         return frozenset(unlike)
-
-
-def _are_equal(a: Told | None, b: Told | None) -> bool:
-    """Whether what no array is bound to is the same in two traces."""
-    if a is None or b is None:
-        return False
-    return a.sizes == b.sizes and all([same(a.values[at], b.values[at]) for at in a.values])
 
 
 def _traces(
