@@ -71,7 +71,8 @@ class SentenceRun(ScanRun):
         return max(1, sum([need <= self.batch.scratch.size for need in needs]))
 
     def forward(self, y: Ragged) -> Tasks:
-        tasks, rooms = Tasks(), self.take(backward=False)
+        tasks, rooms, native = Tasks(), self.take(backward=False), self.native
+        assert native is not None
         states, rows = self.in_order(self.inits, rooms, "I"), _rows_in_turn(self.batch, False)
         chunk = self.batch.recompute if self.batch.keeps else 0
         parts, first = [], 0
@@ -79,7 +80,7 @@ class SentenceRun(ScanRun):
             arrays = self._of_shard(number, rooms, states, rows) | {OUTPUTS: y.values}
             steps = table(shard.order, shard.steps, chunk, rows, first)
             first += states_between(shard.lengths, chunk)
-            parts.append([*self._ahead(arrays, True), self._by_table(arrays, steps, (0,))])
+            parts.append([*self._ahead(arrays, True), native.steps(0, arrays, steps)])
         tasks.then(*parts)
         tasks.at_last(lambda: self.put(states, self.batch.ports))
         self.count_forward(1)
@@ -88,7 +89,8 @@ class SentenceRun(ScanRun):
     def backward(self, batch: Batch, dy: Ragged, dxs: Sequence[Ragged | None]) -> Tasks:
         """Write down backward: gradients of streams, weights and initial states."""
         self.read_again()
-        tasks, rooms, cell = Tasks(), self.take(backward=True), self.cell
+        tasks, rooms, cell, native = Tasks(), self.take(backward=True), self.cell, self.native
+        assert native is not None
         of_streams, of_inits, _ = sorted_inputs(batch, dxs)
         states = self.in_order(self.inits, rooms, "I")
         carried = self.in_order(batch.port_gradients, rooms, "C")
@@ -109,7 +111,7 @@ class SentenceRun(ScanRun):
             span = (0, shard.rows)
             parts[turn] += [
                 *self._ahead(arrays, rows > 0),
-                self._by_table(arrays, steps, (0, 1) if chunk else (1,)),
+                native.again(arrays, steps) if chunk else native.steps(1, arrays, steps),
                 *stream_gradients(cell, arrays, wanted, shard.order, span),
             ]
         tasks.then(*parts)
@@ -121,10 +123,6 @@ class SentenceRun(ScanRun):
         tasks.at_last(partial(self.put, carried, of_inits))
         self.count_backward(1)
         return tasks
-
-    def _by_table(self, arrays: Arrays, steps: Array, ways: Sequence[int]) -> Task:
-        assert self.native is not None
-        return self.native.by_table(arrays, steps, ways)
 
     # Arrays ---------------------------------------------------------------------------------------
 

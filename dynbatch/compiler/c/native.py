@@ -112,23 +112,17 @@ class NativeFunctions:
             sizes = (op.output.width, piece.column, piece.width, op.inputs[0].width)
             yield self._functions.pack_terms(sizes, _rows(piece), panels)
 
-    def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
+    def steps(self, way: int, arrays: Arrays, steps: Sequence[Step] | Array) -> NativeTask:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
         ahead = 0 if way else _end(steps)
         places, finds = self._places(way, arrays), int(arrays.get("given", 0))
-        rows = np.array(steps, np.int64)
+        rows = np.asarray(steps, np.int64)
         return self._functions.steps(way, places, rows, finds, ahead, arrays.values())
 
-    def by_table(self, arrays: Arrays, table: Array, ways: Sequence[int]) -> NativeTask:
-        """The task that runs the steps of a loop by sentences: see `c.by_sentence`.
-
-        Args:
-            ways: forward (0), back (1), or both for each stretch of steps.
-        """
-        places = [self._places(way, arrays) for way in ways]
-        if len(places) > 1:
-            return self._functions.again(places, table, arrays.values())
-        return self._functions.steps(ways[0], places[0], table, False, 0, arrays.values())
+    def again(self, arrays: Arrays, table: Array) -> NativeTask:
+        """The task that runs both passes of each stretch of steps: see `c.by_sentence`."""
+        places = [self._places(way, arrays) for way in (0, 1)]
+        return self._functions.again(places, table, arrays.values())
 
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""
@@ -190,9 +184,9 @@ def has_steps(op: Op) -> bool:
     return scores is not None and scores.in_c(np.dtype(np.float32)) is not None
 
 
-def _end(steps: Sequence[Step]) -> int:
+def _end(steps: Sequence[Step] | Array) -> int:
     """The row behind the last step's: all rows before it are of these steps."""
-    return steps[-1][1] if steps else 0
+    return int(steps[-1][1]) if len(steps) else 0
 
 
 def _rows(piece: WeightRows) -> Array:
