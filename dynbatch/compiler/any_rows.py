@@ -7,7 +7,7 @@ operators for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from dynbatch.compiler.trace import Placeholder, Trace
@@ -19,9 +19,8 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.expand import Expand
 
-# Rows of the matrices that a cell is traced with, beside none at all, and other ones for each. What
-# it builds must be the same for all; in the latter two it may raise an error instead.
-TRACED_ROWS = (7, 11)
+# Rows of the matrices that a cell is traced with, for all of which it must build the same.
+FEW, MANY = 7, 1021
 
 AnyTrace = TypeVar("AnyTrace")
 
@@ -73,24 +72,27 @@ def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
 
 def traces_of_any_rows(
     trace_with: Callable[[Sequence[int]], AnyTrace], count: int
-) -> tuple[AnyTrace, list[AnyTrace]]:
-    """The first trace of a cell, and those with other numbers of rows to compare it with.
+) -> Iterator[AnyTrace]:
+    """Traces of a cell with few rows, with many, and where it can do with these, with others.
+
+    Others are none, one, and unequal numbers of rows.
 
     Args:
         trace_with: traces the cell with matrices of so many rows.
         count:      of matrices; without any it is traced twice all the same.
 
     Raises:
-        DynbatchError: it fails where all matrices have equally many rows.
+        DynbatchError: it fails with few rows, or with many.
     """
-    first, second = [trace_with([rows] * count) for rows in TRACED_ROWS]
-    others = [second]
-    for rows in ([0] * count, range(TRACED_ROWS[0], TRACED_ROWS[0] + count))[:count]:
+    yield trace_with([FEW] * count)
+    yield trace_with([MANY] * count)
+    unequal = [FEW + k * MANY for k in range(count)]
+    for rows in ([0] * count, [1] * count, unequal, unequal[::-1])[: 2 * count]:
         try:
-            others.append(trace_with(rows))
-        except Exception:  # whatever the function raises without rows, or with unequal ones
-            pass
-    return first, others
+            trace = trace_with(rows)
+        except Exception:  # whatever the function raises there
+            continue
+        yield trace
 
 
 def trace_any_rows(trace_with: Callable[[Sequence[int]], Trace], count: int) -> Trace | None:
@@ -100,11 +102,13 @@ def trace_any_rows(trace_with: Callable[[Sequence[int]], Trace], count: int) -> 
         trace_with: traces the cell with memories of so many rows.
     """
     try:
-        first, others = traces_of_any_rows(trace_with, count)
+        traces = traces_of_any_rows(trace_with, count)
+        first = next(traces)
+        for again in traces:
+            operators = [built(x.nodes, [x.output, *x.next_states]) for x in (first, again)]
+            if not same(*operators):
+                return None
+            first.open_rows = first.open_rows or open_rows(first.nodes, again.nodes)
     except DynbatchError:  # the trace with the rows at hand tells what is wrong
         return None
-    wanted, *alike = [built(x.nodes, [x.output, *x.next_states]) for x in (first, *others)]
-    if not all([same(other, wanted) for other in alike]) or not repeats_beside_rows(first.nodes):
-        return None
-    first.open_rows = open_rows(first.nodes, others[0].nodes)
-    return first
+    return first if repeats_beside_rows(first.nodes) else None

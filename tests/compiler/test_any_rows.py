@@ -58,6 +58,7 @@ BY_ROWS = {
     "row by row": lambda v, p, m: sum([m[k] for k in range(m.rows)], start=v),
     "as often as there are rows": lambda v, p, m: v * float(m.rows),
     "the mean": lambda v, p, m: v + F.sum(m, dim=0) / (m.rows + 1),
+    "twice where there are two": lambda v, p, m: v + F.sum(m, dim=0) * (1 + (m.rows > 1)),
     "a constant for each row": lambda v, p, m: v
     + F.sum(F.constant(v.graph, 1.0, (m.rows, D)), dim=0),
     "rows twice": lambda v, p, m: v + F.sum(F.repeat(m, 2), dim=0),
@@ -196,3 +197,18 @@ def test_a_cell_may_divide_by_the_rows_of_its_memory():
         memory = F.constant(graph, 1.0, (4, D))
         _, last = db.scan(mean, F.constant(graph, 1.0, (2, D)), D, None, memory)
         assert last.value.tolist() == [0.5] * D
+
+
+def test_a_cell_may_decide_by_more_rows_than_are_few():
+    @db.cell
+    def step(x, h, p, memory):
+        y = F.tanh(x) if len(memory) > 50 else F.sigmoid(x)
+        return y, h + y
+
+    with db.Graph() as graph:
+        for rows in (3, 60, 3):
+            xs, memory = F.constant(graph, 1.0, (1, D)), F.constant(graph, 1.0, (rows, D))
+            expected = (F.tanh if rows > 50 else F.sigmoid)(xs[0]).value
+            _, last = db.scan(step, xs, D, None, memory)
+            assert np.array_equal(last.value, expected)
+            assert np.array_equal(step(xs[0], D, None, memory)[0].value, expected)

@@ -108,8 +108,9 @@ def trace_step(
     """
     trace = partial(_trace_once, function, forms, params_at, params, dtype)
     count = sum([isinstance(leaf, MatrixForm) for leaf in leaves(tuple(forms))])
-    first, others = traces_of_any_rows(trace, count)
-    for again in others:
+    traces = traces_of_any_rows(trace, count)
+    first = next(traces)
+    for again in traces:
         operators = [built(each.nodes, each.outputs) for each in (first, again)]
         if first.form != again.form or not same(*operators):
             raise GraphError.at_caller(
