@@ -5,21 +5,15 @@
 // sentence, and their number; begins: first element of its states, whose rows are blank_0 … blank_U,
 // label_1 … label_U.
 
-__device__ __forceinline__ REAL log_sum(REAL a, REAL b) {
-    const REAL peak = b > a ? b : a;
-    if (peak == -infinity()) return a + b;  // NaN stays
-    return peak + log(exp(a - peak) + exp(b - peak));
-}
-
 __device__ __forceinline__ REAL log_sum(REAL a, REAL b, REAL c) {
     const REAL two = b > a ? b : a, peak = c > two ? c : two;
-    if (peak == -infinity()) return a + b + c;
+    if (peak == -infinity()) return a + b + c;  // NaN stays
     return peak + log(exp(a - peak) + exp(b - peak) + exp(c - peak));
 }
 
 // log(e^blank_U + e^label_U): of the paths that end here.
 __device__ __forceinline__ REAL last_of(const REAL* a, int U) {
-    return U ? log_sum(a[U], a[2 * U]) : a[0];
+    return U ? log_sum(a[U], a[2 * U], -infinity()) : a[0];
 }
 
 // One sentence's labels and frames.
@@ -41,7 +35,8 @@ struct Spelling {
     }
 };
 
-// The loss. A thread sums over the states before one.
+// The loss. A thread sums over the states before one: itself, of a label the blank before it, and the
+// label before, past which there is no way from a label like it.
 extern "C" __global__ void ctc(const REAL* x, const int* all_ids, const long long* offsets,
     const long long* label_offsets, const long long* begins, REAL* states, REAL* shifts, REAL* out,
     int V, int blank, bool zero_infinity) {
@@ -54,23 +49,21 @@ extern "C" __global__ void ctc(const REAL* x, const int* all_ids, const long lon
         const REAL* scores = x + (spelling.first + t) * V;
         const REAL* before = a - width;
         REAL peak = -infinity();
-        for (int u = threadIdx.x; u <= U; u += blockDim.x) {
+        for (int s = threadIdx.x; s < width; s += blockDim.x) {
+            const bool is_label = s > U;
+            const int u = is_label ? s - U - 1 : s;
             REAL sum = u ? -infinity() : (REAL)0;
-            if (t) sum = u ? log_sum(before[u], before[U + u]) : before[0];
-            a[u] = sum + scores[blank];
-            peak = a[u] > peak ? a[u] : peak;
-            if (u == U) continue;
-            sum = u ? -infinity() : (REAL)0;
-            if (t) sum = log_sum(before[U + 1 + u], before[u], before[U + u] + spelling.bar(u));
-            a[U + 1 + u] = sum + scores[spelling.ids[u]];
-            peak = a[U + 1 + u] > peak ? a[U + 1 + u] : peak;
+            if (t) {
+                REAL label = u ? before[U + u] : -infinity();
+                if (is_label) label += spelling.bar(u);
+                sum = log_sum(before[s], is_label ? before[u] : -infinity(), label);
+            }
+            a[s] = sum + scores[is_label ? spelling.ids[u] : blank];
+            peak = a[s] > peak ? a[s] : peak;
         }
         peak = block_reduce<Max>(peak, partial);
         if (fabs(peak) == infinity()) peak = 0;
-        for (int u = threadIdx.x; u <= U; u += blockDim.x) {
-            a[u] -= peak;
-            if (u < U) a[U + 1 + u] -= peak;
-        }
+        for (int s = threadIdx.x; s < width; s += blockDim.x) a[s] -= peak;
         if (threadIdx.x == 0) shifts[spelling.first + t] = peak;
         total += peak;
         __syncthreads();
