@@ -51,8 +51,8 @@ def test_every_source_compiles_within_its_budget(name, real, architecture):
     for kernel, taken in compiled.items():
         registers = REGISTERS_OF_PASCAL_IN_DOUBLE if is_old_double else REGISTERS
         assert taken.registers <= MORE_REGISTERS.get(kernel, registers), kernel
-        # Attention in double spills two numbers on sm_120, whose cards are slow in double anyway.
-        most = 16 if architecture in CONSUMER else 0
+        # On sm_120 gradients of keys under a bias and dropout spill three numbers.
+        most = 16 if (architecture, real) == (120, "float") else 0
         assert max(taken.spilled_bytes, taken.stack_bytes) <= most, kernel
         assert taken.shared_bytes <= SHARED_BYTES, kernel
 

@@ -26,6 +26,7 @@ __device__ __forceinline__ void attend(const Work& work, const Source& keys, con
 #pragma unroll
             for (int k = 0; k < OWN; ++k) {
                 if (WARP * k >= seen) break;
+                read_anew();
                 const int i = row + r, j = start + lane + WARP * k;
                 REAL& score = p[WARP * k].of[r];
                 score = work.sees(i, j) ? work.score<EXTENDED>(score, i, j) : -infinity();

@@ -79,6 +79,7 @@ struct Work {
     long long query, key;  // first rows of the sentence
     int queries, keys, heads;
     int first;  // row of the sentence in the tile
+    bool adds;  // to the gradients of keys and values
 
     // Queries from `begin` to `end` may see keys from `low` to `high`.
     __device__ __forceinline__ int low(int begin) const { return max(0, begin - mask.left); }
@@ -123,6 +124,10 @@ struct Work {
         return number;
     }
 };
+
+// What lies in shared memory is read anew after this: a loop over elements that kept all that it needs
+// of `Work` in registers would have none left for the rest.
+__device__ __forceinline__ void read_anew() { asm volatile("" ::: "memory"); }
 
 // What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0; how
 // many numbers a row has; where the features of each sentence's pairs begin, or without these its

@@ -39,6 +39,7 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
                 products(dp, work.dy.from(work.first), count, work.v.from(start), seen);
 #pragma unroll 1
                 for (int n = 0; n < ROWS * OWN && n / ROWS * WARP < seen; ++n) {
+                    read_anew();
                     const int i = row + n % ROWS, k = n / ROWS * WARP, j = start + lane + k;
                     REAL &weight = p[k].of[n % ROWS], &of_weight = dp[k].of[n % ROWS];
                     weight = work.sees(i, j) ? exp(work.score<EXTENDED>(weight, i, j) -
@@ -132,7 +133,7 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
 // dv = pᵀ dout and dk = dsᵀ q, where wanted, of up to 32 keys of a sentence with several queries,
 // or with none.
 template <bool EXTENDED>
-__device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate) {
+__device__ __forceinline__ void slopes_of_keys(const Work& work) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.keys - work.first), row = work.first + own;
     const int low = max(0, work.first - work.mask.right);
@@ -148,12 +149,13 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
             __syncwarp();
             add_weighted<EXTENDED ? 1 : 2>(sums, factors, rows, seen);
             weighted_sums(factors, rows, seen, [&](int c, Four sum) {
-                put(to, row, count - own, c, sum, accumulate || start > low);
+                put(to, row, count - own, c, sum, work.adds || start > low);
             });
         };
         products(p, work.k.from(work.first), count, work.q.from(start), seen);
 #pragma unroll 1
         for (int n = 0; n < ROWS * OWN; ++n) {
+            read_anew();
             const int k = n / ROWS * WARP, i = first + k, j = row + n % ROWS;
             REAL& weight = p[k].of[n % ROWS];
             weight = work.sees(i, j)
@@ -168,6 +170,7 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
         products(dp, work.v.from(work.first), count, work.dy.from(start), seen);
 #pragma unroll 1
         for (int n = 0; n < ROWS * OWN && n / ROWS * WARP < seen; ++n) {
+            read_anew();
             const int k = n / ROWS * WARP, i = first + k, r = n % ROWS;
             const REAL mean = i < high ? work.means[i * work.heads] : (REAL)0;
             const REAL own_dp = work.dropped<EXTENDED>(dp[k].of[r], i, row + r);
@@ -176,9 +179,9 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
         add(dk, work.dk, weights[own / ROWS], work.q.from(start));
     }
     if (low < high) {
-        if (work.dv.first) put_kept(work.dv, row, count - own, dv, accumulate);
-        if (work.dk.first) put_kept(work.dk, row, count - own, dk, accumulate);
-    } else if (!accumulate) {
+        if (work.dv.first) put_kept(work.dv, row, count - own, dv, work.adds);
+        if (work.dk.first) put_kept(work.dk, row, count - own, dk, work.adds);
+    } else if (!work.adds) {
         clear(work.dv, row, min(row + ROWS, work.keys), lane, WARP);
         clear(work.dk, row, min(row + ROWS, work.keys), lane, WARP);
     }
@@ -245,6 +248,7 @@ __device__ __forceinline__ void keys_block(const REAL* queries, const REAL* keys
     bool accumulate, Tables tables, Extension extension) {
     __shared__ Work work;
     if (threadIdx.x == 0) {
+        work.adds = accumulate;
         const int head = blockIdx.y * tables.shared;
         tables.find(work, queries, keys, values, log_sums, head, SIDE);
         tables.find_gradients(work, dout, means, dkeys, dvalues, head);
@@ -252,10 +256,10 @@ __device__ __forceinline__ void keys_block(const REAL* queries, const REAL* keys
     }
     for (int part = 0; part < tables.shared; ++part) {
         __syncthreads();
-        slopes_of_keys<EXTENDED>(work, accumulate || part > 0);
+        slopes_of_keys<EXTENDED>(work);
         if (part + 1 == tables.shared) return;
         __syncthreads();  // all have read the head before
-        if (threadIdx.x == 0) tables.next_head(work);
+        if (threadIdx.x == 0) tables.next_head(work), work.adds = true;
     }
 }
 
@@ -310,6 +314,7 @@ __device__ __forceinline__ void each_tile_of_slopes(
         products(dp, work.dy.from(work.first), count, work.v.from(start), seen);
 #pragma unroll 1
         for (int n = 0; n < ROWS * OWN; ++n) {
+            read_anew();
             const int r = n % ROWS, k = n / ROWS * WARP, i = row + r, j = start + lane + k;
             REAL slope = 0;
             if (work.sees(i, j)) {

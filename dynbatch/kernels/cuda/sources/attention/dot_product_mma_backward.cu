@@ -33,12 +33,15 @@ __device__ __forceinline__ void slopes_of_queries(
             begin_tile(value_tile, work.v.from(start), high - start);
             wait_for_copies();
             __syncthreads();
+            // Computed again: kept over the loop they would spill.
+            const int own = threadIdx.x / WARP * WARP_ROWS, row = work.first + own;
             if (own < count) {  // the same for the whole warp
                 Scores p, dp;
                 products_of_tile<P>(p, work.q.from(row), count - own, key_tile);
                 products_of_tile<P>(dp, work.dy.from(row), count - own, value_tile);
 #pragma unroll
-                for (int n = 0; n < PARTS; ++n)
+                for (int n = 0; n < PARTS; ++n) {
+                    read_anew();
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
                         const int i = row + lane.row(e), j = start + lane.column(n, e), r = e / 2;
@@ -48,6 +51,7 @@ __device__ __forceinline__ void slopes_of_queries(
                         if (pass == 0) mean[r] += p[n][e] * dp[n][e];
                         else p[n][e] = work.slope<true>(p[n][e], dp[n][e], mean[r], i, j);
                     }
+                }
                 if (pass == 1) add_weighted<P>(dq, p, key_tile, work.k.width);
             }
             __syncthreads();  // all have read the tiles
@@ -92,6 +96,7 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, Tile& query_til
                 for (int n = 0; n < PARTS; ++n)
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
+                        read_anew();
                         const int column = lane.column(n, e), i = start + column;
                         const int j = row + lane.row(e);
                         p[n][e] = work.sees(i, j)
@@ -106,6 +111,7 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, Tile& query_til
                     for (int n = 0; n < PARTS; ++n)
 #pragma unroll
                         for (int e = 0; e < 4; ++e) {
+                            read_anew();
                             const int column = lane.column(n, e), i = start + column;
                             const REAL own_dp = work.dropped<true>(dp[n][e], i, row + lane.row(e));
                             p[n][e] = work.slope<true>(

@@ -3,8 +3,10 @@
 // log Σ_i exp(a_i + column_i), column_i = column[i * tags]; -inf where all are.
 __device__ __forceinline__ REAL log_sum_exp(const REAL* a, const REAL* column, int tags) {
     REAL peak = -infinity(), sum = 0;
+#pragma unroll AT_ONCE
     for (int i = 0; i < tags; ++i) peak = Max::combine(peak, a[i] + column[(long long)i * tags]);
     if (peak == -infinity()) return peak;
+#pragma unroll(AT_ONCE / 2)
     for (int i = 0; i < tags; ++i) sum += exp(a[i] + column[(long long)i * tags] - peak);
     return peak + log(sum);
 }

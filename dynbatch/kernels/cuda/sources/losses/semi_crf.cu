@@ -53,12 +53,14 @@ extern "C" __global__ void semi_crf(const REAL* x, const REAL* transitions, cons
         for (int j = threadIdx.x; j < tags; j += blockDim.x) {
             s.entry(t, j) = t ? log_sum_exp(a, transitions + j, tags) : start[j];
             REAL most = -infinity(), sum = 0, back = 0;
+#pragma unroll AT_ONCE
             for (int l = 1; l <= s.most(t); ++l) {
                 const REAL score = s.choice(t, l, j, back += s.shift(t, l));
                 most = score > most ? score : most;
             }
             if (most == -infinity()) most = 0;
             back = 0;
+#pragma unroll(AT_ONCE / 2)
             for (int l = 1; l <= s.most(t); ++l)
                 sum += exp(s.choice(t, l, j, back += s.shift(t, l)) - most);
             next[j] = most + log(sum);
@@ -118,11 +120,13 @@ extern "C" __global__ void semi_crf_backward(const REAL* x, const REAL* transiti
             const REAL* row = transitions + (long long)i * tags;
             if (is_last) sum = scale * p[i];
             else
+#pragma unroll(AT_ONCE / 2)
                 for (int j = 0; j < tags; ++j)
                     sum += edge(later[j], a[i] + row[j], s.entry(t + 1, j));
             p[i] = sum;
             if (is_last) ends[out + i] = sum - (ids[r] % tags == i ? scale : (REAL)0);
             REAL back = 0;
+#pragma unroll(AT_ONCE / 2)
             for (int l = 1; l <= longest; ++l) {
                 const long long at = (r * longest + l - 1) * tags + i;
                 REAL segment = 0;
@@ -177,6 +181,7 @@ extern "C" __global__ void semi_viterbi(const REAL* x, const REAL* transitions, 
         for (int j = threadIdx.x; j < tags; j += blockDim.x) {
             REAL best = t ? a[0] + transitions[j] : start[j];
             int from = 0;
+#pragma unroll AT_ONCE
             for (int i = 1; t && i < tags; ++i) {
                 const REAL score = a[i] + transitions[(long long)i * tags + j];
                 if (score > best) best = score, from = i;
@@ -184,6 +189,7 @@ extern "C" __global__ void semi_viterbi(const REAL* x, const REAL* transitions, 
             s.entry(t, j) = best;
             labels[(s.first + t) * tags + j] = (REAL)from;
             best = s.choice(t, 1, j, 0), from = 0;
+#pragma unroll AT_ONCE
             for (int l = 2; l <= s.most(t); ++l) {
                 const REAL score = s.choice(t, l, j, 0);
                 if (score > best) best = score, from = l - 1;
