@@ -29,9 +29,9 @@ class Tree(NamedTuple):
     @classmethod
     def of_children(cls, order: Sequence[int], children: Sequence[Sequence[int]]) -> Tree:
         """The tree of an order, and of the children of each node by its number."""
-        place = {node: k for k, node in enumerate(order)}
+        positions = {node: k for k, node in enumerate(order)}
         counts = [len(children[node]) for node in order]
-        places = [place[child] for node in order for child in children[node]]
+        places = [positions[child] for node in order for child in children[node]]
         nodes, sizes, read = [np.array(each, np.int64) for each in (order, counts, places)]
         return cls(nodes, sizes, read, repeat(nodes, sizes))
 

@@ -182,8 +182,8 @@ def apply(plan: MemoryPlan, arenas: Arenas) -> tuple[Array, Array | None]:
         step.fused, step.scratch = step in plan.graph.fused, scratch
     for step, target in plan.backward.items():
         step.enter_backward(target)
-    for block, place in plan.gradients.items():
-        block.gradient, block.gradient_start = arena, place.offset
+    for block, interval in plan.gradients.items():
+        block.gradient, block.gradient_start = arena, interval.offset
     return arena, scratch
 
 
@@ -196,11 +196,11 @@ def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> Non
 def free(plan: MemoryPlan) -> None:
     """Drop the arrays of blocks that do not outlive the run."""
     for step, placement in plan.placements.items():
-        for block, place in zip(step.blocks, placement.blocks, strict=True):
-            if place.last < END:
+        for block, interval in zip(step.blocks, placement.blocks, strict=True):
+            if interval.last < END:
                 block.array = None
-        if any([place.last < END for place, _, _ in placement.saved.values()]):
+        if any([interval.last < END for interval, _, _ in placement.saved.values()]):
             step.batch.saved.clear()
-    for block, place in plan.gradients.items():
-        if place.last < END:
+    for block, interval in plan.gradients.items():
+        if interval.last < END:
             block.gradient = None

@@ -57,9 +57,9 @@ class MemoryPlan:
     def placed(self) -> MemoryPlan:
         """The plan with an offset for every block."""
         elements, scratch_elements = _place(self.intervals), _place(self.scratch)
-        for chain, place in zip(reversed(self.chains), reversed(self.intervals), strict=False):
+        for chain, interval in zip(reversed(self.chains), reversed(self.intervals), strict=False):
             for block in chain:
-                block.offset = place.offset
+                block.offset = interval.offset
         return replace(self, elements=elements, scratch_elements=scratch_elements)
 
     def fullest(self) -> tuple[int, int]:

@@ -126,21 +126,21 @@ _NUMBERED = frozenset((int, type(None), Call, Row, NodeArgument))
 def read_column(
     column: Column, rows: Sequence[int], num_leaves: int, graph: CallGraph
 ) -> list[tuple[Entries, int]]:
-    """What the calls in some rows were given, leaf by leaf."""
-    given: Sequence[Any] | Array = column
+    """The arguments of the calls in some rows, leaf by leaf."""
+    arguments: Sequence[Any] | Array = column
     if column.entered and _NUMBERED.issuperset(map(type, column)):
-        given = column.numbers(partial(number_of, graph=graph))
-        given = given if len(rows) == len(column) else given[rows]
+        arguments = column.numbers(partial(number_of, graph=graph))
+        arguments = arguments if len(rows) == len(column) else arguments[rows]
     elif column.entered or len(rows) < len(column):
-        given = [column.at(row) for row in rows]
-    if isinstance(given, np.ndarray) or TupleArgument not in {*map(type, given)}:
-        entries = Entries(given, graph)
+        arguments = [column.at(row) for row in rows]
+    if isinstance(arguments, np.ndarray) or TupleArgument not in {*map(type, arguments)}:
+        entries = Entries(arguments, graph)
         return [(entries, leaf) for leaf in range(num_leaves)]
     leaves = []
     for leaf in range(num_leaves):
-        parts = [x.members[leaf] if type(x) is TupleArgument else x for x in given]
+        parts = [x.members[leaf] if type(x) is TupleArgument else x for x in arguments]
         entries = Entries(parts, graph)
-        shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
+        shifts = np.array([0 if type(x) is TupleArgument else leaf for x in arguments])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + repeat(shifts, counts)
         leaves.append((entries, 0))

@@ -211,8 +211,8 @@ class StepRun:
     def enter(self, placement: Placement, arena: Array) -> None:
         """Forward runs next, with its arrays there in the arena."""
         self.placement = placement
-        for block, place in zip(self.blocks, placement.blocks, strict=True):
-            block.array, block.start = arena, place.offset
+        for block, interval in zip(self.blocks, placement.blocks, strict=True):
+            block.array, block.start = arena, interval.offset
         self.batch.keeps, self.batch.recompute = placement.keeps, placement.recompute
 
     def enter_backward(self, placement: BackwardPlacement) -> None:
@@ -304,14 +304,14 @@ class StepRun:
             short = halves(arena, placement.narrow_input.offset, source.blocks[0].size)
             return [source.view_of(short)]
         xs: list[Ragged | None] = []
-        for k, (source, place) in enumerate(zip(self.sources, placement.packings, strict=True)):
+        for k, (source, interval) in enumerate(zip(self.sources, placement.packings, strict=True)):
             if not reads.input(k):
                 xs.append(None)
             elif source.is_view:
                 xs.append(source.view())
             else:
-                assert place is not None
-                packed, copied = source.pack(arena, place.offset)
+                assert interval is not None
+                packed, copied = source.pack(arena, interval.offset)
                 self.copied_bytes += copied
                 self.batch.launches += 1
                 xs.append(packed)
@@ -319,8 +319,8 @@ class StepRun:
 
     def place_saved(self, arena: Array) -> None:
         """Have what forward leaves, and its workspace, where the plan has put them."""
-        for name, (place, rows, width) in self.placement.saved.items():
-            self.batch.saved[name] = _part(arena, place).reshape(rows, width)
+        for name, (interval, rows, width) in self.placement.saved.items():
+            self.batch.saved[name] = _part(arena, interval).reshape(rows, width)
         if self.placement.workspace is not None:
             scratch = arena if self.scratch is None else self.scratch
             self.batch.scratch = _part(scratch, self.placement.workspace)

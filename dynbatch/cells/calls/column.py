@@ -12,7 +12,7 @@ from dynbatch.backend import Array
 
 
 class Column(list[Any]):
-    """What each call was given: a value, its number, or None where a whole array has the numbers.
+    """One argument of each call: a value, its number, or None where an array has the numbers.
 
     Attributes:
         entered: these arrays, each with the row of its first number; see `table.CallGraph`.
@@ -31,7 +31,7 @@ class Column(list[Any]):
         self.entered.append((first, numbers))  # at last: see `CallTable.require_whole`
 
     def at(self, row: int) -> Any:
-        """What the call in a row was given."""
+        """The argument of the call in a row."""
         value = self[row]
         if value is None:
             first, numbers = self.entered[bisect_right(self.entered, row, key=_first) - 1]

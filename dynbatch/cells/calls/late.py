@@ -125,7 +125,7 @@ class MadeTogether:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Of each node the number of edges up to its own last one."""
+        """The number of edges up to the last one of each node."""
         ends: list[int] = np.cumsum(self._counts).tolist() if self._counts is not None else []
         return ends or [0] * self.parts[-1].size
 
@@ -136,11 +136,11 @@ class MadeTogether:
 
     def number_at(self, index: int) -> int:
         """See `LateCalls`."""
-        place = (index - self._begin) // (1 + len(self.parts[-1].matrices))
+        position = (index - self._begin) // (1 + len(self.parts[-1].matrices))
         ends = self._ends
-        node = bisect_left(range(len(ends)), place, key=lambda k: k + ends[k])
-        is_node = node < len(ends) and node + ends[node] == place
-        return self.parts[-1].begin + node if is_node else self.parts[0].begin + place - node
+        node = bisect_left(range(len(ends)), position, key=lambda k: k + ends[k])
+        is_node = node < len(ends) and node + ends[node] == position
+        return self.parts[-1].begin + node if is_node else self.parts[0].begin + position - node
 
     def enter_keys(self, streams: RandomStreams) -> None:
         """See `LateCalls`."""
@@ -163,11 +163,11 @@ class MadeTogether:
     def _reads_of(
         self, calls: LateCalls, columns: Sequence[Column], streams: RandomStreams
     ) -> tuple[Array, Array]:
-        """How much each call reads, and what, as `keys_of_calls` is told."""
+        """The number of values that each call reads, and their keys, for `keys_of_calls`."""
         first, end, graph = calls.begin, calls.begin + calls.size, calls.table.graph
-        given = [column[calls.first : calls.first + calls.size] for column in columns]
-        reads: Sequence[Sequence[Any]] = [*zip(*given, strict=True)] or [()] * calls.size
-        if not {*chain.from_iterable([map(type, column) for column in given])} <= {int}:
+        arguments = [column[calls.first : calls.first + calls.size] for column in columns]
+        reads: Sequence[Sequence[Any]] = [*zip(*arguments, strict=True)] or [()] * calls.size
+        if not {*chain.from_iterable([map(type, column) for column in arguments])} <= {int}:
             reads = [[y for x in read for y in _expanded(x, graph, streams)] for read in reads]
         read = [
             first - 1 - x if first <= x < end else _key_of_value(x, graph, streams)

@@ -78,7 +78,7 @@ class Results(Sequence[Any]):
         return cls(graph, nodes, 0, NO_FORM, ())
 
     def located(self) -> Results:
-        """The same, with `calls`, which are noted where they are stacked.
+        """Note `calls`, where these results are stacked.
 
         Later their memory has left the cache, and to look at each once more takes several times as
         long.
