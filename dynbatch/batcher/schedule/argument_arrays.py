@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.batcher.schedule.levels import levels
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import NodeArgument, TupleArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
@@ -27,6 +26,7 @@ from dynbatch.cells.calls.table import (
     number_of,
 )
 from dynbatch.indexing import bincount, repeat
+from dynbatch.kernels.levels import levels
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.row import Row
 

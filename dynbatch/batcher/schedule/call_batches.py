@@ -16,11 +16,11 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Pending, edges_among
-from dynbatch.batcher.schedule.levels import levels
 from dynbatch.batcher.schedule.plan import Structure
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule_structure
 from dynbatch.indexing import repeat
+from dynbatch.kernels.levels import levels
 
 
 @dataclass

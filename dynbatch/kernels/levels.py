@@ -6,8 +6,10 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.indexing import bincount, repeat
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
+@kernel(at=1, c=HOST)
 def levels(count: int, readers: Array, read: Array) -> Array:
     """(N,) the edges of the longest path that ends at each call.
 
@@ -15,7 +17,7 @@ def levels(count: int, readers: Array, read: Array) -> Array:
 
     Args:
         count:         of the calls, N.
-        readers, read: (M,) both ends of each edge; there is no circle.
+        readers, read: (M,) int64, both ends of each edge; there is no circle.
     """
     depth = np.zeros(count, np.int64)
     readers = readers[np.argsort(read, kind="stable")]
