@@ -66,10 +66,11 @@ class RandomStreams:
     def key(self, index: int) -> int:
         """The key of the node with this index: a hash of all that it descends from."""
         keys, nodes = self.keys, self._nodes
-        missing: dict[int, list[int]] = {}
-        waiting = [] if index in keys else [index]
-        while waiting:
-            other = waiting.pop()
+        if index in keys:
+            return keys[index]
+        missing: dict[int, tuple[Node, list[int]]] = {}
+        waiting = [index]
+        for other in waiting:  # grows as it goes
             if other in keys or other in missing:
                 continue
             node = nodes[other]
@@ -77,18 +78,19 @@ class RandomStreams:
                 read = node.indices_read()
                 if read and max(read) >= len(nodes):
                     read = [k if k in keys or k < len(nodes) else self._resolve(k) for k in read]
-                missing[other] = read
-                waiting += [k for k in read if k not in keys]
+                missing[other] = node, read
+                for k in read:
+                    if k not in keys:
+                        waiting.append(k)
             else:
                 number = node.number_at(other)
                 if number not in keys:
                     self._enter_late_keys()
                 keys[other] = keys[number]
         for other in sorted(missing):  # creation order: inputs come first
-            node = nodes[other]
-            assert isinstance(node, Node)
+            node, read = missing[other]
             start = zlib.crc32(node.content())
-            keys[other] = key_of(node.stream_name, [keys[k] for k in missing[other]], start)
+            keys[other] = key_of(node.stream_name, [keys[k] for k in read], start)
         return keys[index]
 
     def _resolve(self, number: int) -> int:
