@@ -94,7 +94,9 @@ class Results(Sequence[Any]):
 
     @property
     def form(self) -> ResultForm:
-        return self[0].form  # type: ignore[no-any-return]
+        tables = self.tables if self.graph.origins else ()  # a closed graph refuses what follows
+        forms = [table.form for table in tables if table.form_id == self.form_id]
+        return forms[0] if forms else self[0].form  # without making a node, if possible
 
     def __len__(self) -> int:
         return len(self.values)
