@@ -60,16 +60,20 @@ def ancestors(
         reached.add_all(roots)
         groups = {phase: needed.in_two(phase, reached) for phase in groups}
     numbers = count()
-    order: list[tuple[int, int, int, Node]] = []
+    of_calls: dict[int, list[RegionNode]] = {}
     for phase in sorted(needed.pending):
         apart = [regions(calls, policy, needed.plans, numbers) for calls in groups[phase]]
-        for node in chain.from_iterable(apart):
+        of_calls[phase] = [*chain.from_iterable(apart)]
+        for node in of_calls[phase]:
             # A cell's constants are made only now.
             needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
-            order.append((phase, 0, node.region.number, node))
     fold(needed.folded, needed.nodes)
-    order += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
-    nodes = [node for _, _, _, node in sorted(order, key=lambda entry: entry[:3])]
+    plain: dict[int, list[Node]] = {}
+    for index in sorted(needed.nodes):
+        plain.setdefault(needed.nodes[index].phase, []).append(needed.nodes[index])
+    nodes: list[Node] = []
+    for phase in sorted({*of_calls, *plain}):
+        nodes += [*of_calls.get(phase, ()), *plain.get(phase, ())]
     return cast("list[Operation]", nodes)
 
 
