@@ -14,11 +14,11 @@ from dynbatch.cells.calls.forms import Returned
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.cells.calls.together import children_of, together
 from dynbatch.cells.scan.arguments import ScanForm, with_right_init
-from dynbatch.compiler.any_rows import trace_any_rows
+from dynbatch.compiler.any_rows import repeats_beside_rows, trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.compiler.traced import Traced, check_reads
-from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.errors import DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.nodes.arguments import refuse_dimensions
 from dynbatch.nodes.node import Node, Owner
@@ -206,7 +206,11 @@ class Cell(Generic[Returned]):
             return trace_cell(self.function, *form, shapes, params, graph.dtype)
 
         if any([m.ndim > 1 for m in memories]) and not by_rows:
-            return trace_any_rows(trace_with, len(memories))
+            try:
+                trace = trace_any_rows(trace_with, len(memories), Trace.returned)
+            except DynbatchError:  # the trace with the rows at hand tells what is wrong
+                return None
+            return trace if trace and repeats_beside_rows(trace.nodes) else None
         try:
             trace = trace_with()
         except (ShapeError, DtypeError) as error:

@@ -7,12 +7,11 @@ operators for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from dynbatch.compiler.trace import Placeholder, Trace
+from dynbatch.compiler.trace import Placeholder
 from dynbatch.compiler.traced import same
-from dynbatch.errors import DynbatchError
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -22,17 +21,24 @@ from dynbatch.nodes.shape.expand import Expand
 # Rows of the matrices that a cell is traced with, for all of which it must build the same.
 FEW, MANY = 7, 1021
 
-AnyTrace = TypeVar("AnyTrace")
+
+class AnyTrace(Protocol):
+    """A trace of a cell, in a scan or called."""
+
+    nodes: list[Operation]
+    open_rows: frozenset[int]
 
 
-def built(nodes: Sequence[Operation], returned: Sequence[Node]) -> list[object]:
-    """The operators of a trace, their attributes, and what is returned, for comparison."""
-    operators = [
+SomeTrace = TypeVar("SomeTrace", bound=AnyTrace)
+
+
+def _operators(nodes: Sequence[Operation]) -> list[tuple[object, ...]]:
+    """The operators of a trace and their attributes, for comparison."""
+    return [
         (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _own(node))
         for node in nodes
         if not isinstance(node, Placeholder)
     ]
-    return [operators, [node.index for node in returned]]
 
 
 def _own(node: Operation) -> list[object]:
@@ -43,7 +49,7 @@ def _own(node: Operation) -> list[object]:
     return [v for name, v in attributes if name not in shown and not isinstance(v, Node)]
 
 
-def open_rows(nodes: Sequence[Operation], others: Sequence[Operation]) -> frozenset[int]:
+def _open_rows(nodes: Sequence[Operation], others: Sequence[Operation]) -> frozenset[int]:
     """Indices of the nodes that have other rows in another trace with the same operators."""
     return frozenset([a.index for a, b in zip(nodes, others, strict=True) if a.shape != b.shape])
 
@@ -70,45 +76,34 @@ def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
     return True
 
 
-def traces_of_any_rows(
-    trace_with: Callable[[Sequence[int]], AnyTrace], count: int
-) -> Iterator[AnyTrace]:
-    """Traces of a cell with few rows, with many, and where it can do with these, with others.
+def trace_any_rows(
+    trace_with: Callable[[Sequence[int]], SomeTrace],
+    count: int,
+    returned: Callable[[SomeTrace], object],
+) -> SomeTrace | None:
+    """The trace of a cell that holds for matrices of any number of rows; None if there is none.
 
-    Others are none, one, and unequal numbers of rows.
+    It builds the same with few rows, with many, and where it can do with these, with none, with
+    one, and with unequal numbers of rows.
 
     Args:
         trace_with: traces the cell with matrices of so many rows.
         count:      of matrices; without any it is traced twice all the same.
+        returned:   gives what a traced cell has returned, for comparison.
 
     Raises:
         DynbatchError: it fails with few rows, or with many.
     """
-    yield trace_with([FEW] * count)
-    yield trace_with([MANY] * count)
+    first, many = trace_with([FEW] * count), [MANY] * count
     unequal = [FEW + k * MANY for k in range(count)]
-    for rows in ([0] * count, [1] * count, unequal, unequal[::-1])[: 2 * count]:
+    for rows in (many, [0] * count, [1] * count, unequal, unequal[::-1])[: 1 + 2 * count]:
         try:
-            trace = trace_with(rows)
+            again = trace_with(rows)
         except Exception:  # whatever the function raises there
+            if rows is many:
+                raise
             continue
-        yield trace
-
-
-def trace_any_rows(trace_with: Callable[[Sequence[int]], Trace], count: int) -> Trace | None:
-    """The trace of a scan's cell that holds for memories of any number of rows, or None.
-
-    Args:
-        trace_with: traces the cell with memories of so many rows.
-    """
-    try:
-        traces = traces_of_any_rows(trace_with, count)
-        first = next(traces)
-        for again in traces:
-            operators = [built(x.nodes, [x.output, *x.next_states]) for x in (first, again)]
-            if not same(*operators):
-                return None
-            first.open_rows = first.open_rows or open_rows(first.nodes, again.nodes)
-    except DynbatchError:  # the trace with the rows at hand tells what is wrong
-        return None
-    return first if repeats_beside_rows(first.nodes) else None
+        if not same(*[(_operators(x.nodes), returned(x)) for x in (first, again)]):
+            return None
+        first.open_rows = first.open_rows or _open_rows(first.nodes, again.nodes)
+    return first

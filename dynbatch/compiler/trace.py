@@ -151,6 +151,10 @@ class Trace:
     fixed_rows: bool = False
     open_rows: frozenset[int] = frozenset()
 
+    def returned(self) -> list[int]:
+        """The indices of what the cell has returned."""
+        return [node.index for node in (self.output, *self.next_states)]
+
 
 def trace_cell(
     function: Callable[..., object],

@@ -17,14 +17,14 @@ from functools import cached_property, partial
 from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
-from dynbatch.compiler.any_rows import built, open_rows, repeats_beside_rows, traces_of_any_rows
+from dynbatch.compiler.any_rows import repeats_beside_rows, trace_any_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_known_rows, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
-from dynbatch.compiler.traced import Reads, same
+from dynbatch.compiler.traced import Reads
 from dynbatch.errors import GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node, ancestors
@@ -108,19 +108,15 @@ def trace_step(
     """
     trace = partial(_trace_once, function, forms, params_at, params, dtype)
     count = sum([isinstance(leaf, MatrixForm) for leaf in leaves(tuple(forms))])
-    traces = traces_of_any_rows(trace, count)
-    first = next(traces)
-    for again in traces:
-        operators = [built(each.nodes, each.outputs) for each in (first, again)]
-        if first.form != again.form or not same(*operators):
-            raise GraphError.at_caller(
-                f"cell {_name(function)!r} built other operators when it was run again.\n"
-                "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
-                "  fix:  decide outside the cell, between several cells, or give what differs as\n"
-                "        an argument"
-            )
-        first.open_rows = first.open_rows or open_rows(first.nodes, again.nodes)
-    return first
+    step = trace_any_rows(trace, count, lambda x: (x.form, [node.index for node in x.outputs]))
+    if step is None:
+        raise GraphError.at_caller(
+            f"cell {_name(function)!r} built other operators when it was run again.\n"
+            "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
+            "  fix:  decide outside the cell, between several cells, or give what differs as\n"
+            "        an argument"
+        )
+    return step
 
 
 def _trace_once(
