@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from operator import is_
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,44 +39,28 @@ def surroundings(device: Device, parameters: Iterable[Parameter]) -> list[object
     return [stream_of(device), *settings(), packed, packed and packed.version, *values]
 
 
-class StageTrace(NamedTuple):
-    """The trace that a stage leaves on its step beside numbers.
-
-    end: how many stages of C have ended with it.
-    parameters: whose gradients it leaves in their buffers.
-    """
-
-    step: StepRun
-    what: str
-    end: int
-    copied_bytes: int
-    launches: int
-    parameters: Sequence[Parameter]
-
-    def leave(self, begin: float, end: float) -> None:
-        step = self.step
-        step.copied_bytes += self.copied_bytes
-        step.batch.launches += self.launches
-        step.spans.append((self.what, begin, end))
-        for parameter in self.parameters:
-            assert step.gradients is not None
-            step.gradients.buffer(parameter)
+Trace = tuple[Callable[[float, float], object], int]
+"""A function of the times of a stage, which leaves what the stage leaves beside numbers; and how
+many stages of C have ended with it."""
 
 
-class FormTrace(NamedTuple):
-    """The trace of a stage that changes the form of values."""
-
-    stage: Stage
-    end: int
-
-    def leave(self, begin: float, end: float) -> None:
-        place_widened(self.stage)
+def leave(
+    step: StepRun, what: str, copied_bytes: int, launches: int, parameters: Sequence[Parameter],
+    begin: float, end: float,
+) -> None:  # fmt: skip
+    """Leave on a step what it counts, and the gradients of parameters that are in their buffers."""
+    step.copied_bytes += copied_bytes
+    step.batch.launches += launches
+    step.spans.append((what, begin, end))
+    for parameter in parameters:
+        assert step.gradients is not None
+        step.gradients.buffer(parameter)
 
 
 class CallsOfStages:
     """Stages that follow one another, all in C."""
 
-    def __init__(self, tasks: WrittenCalls, traces: Sequence[StageTrace | FormTrace]) -> None:
+    def __init__(self, tasks: WrittenCalls, traces: Sequence[Trace]) -> None:
         self._tasks = tasks
         self._traces = traces
 
@@ -87,9 +70,9 @@ class CallsOfStages:
         end, times = time.perf_counter(), self._tasks.times
         ends = [begin, *(end - (times[-1:] - times) / 1e9).tolist()]
         last = 0
-        for trace in self._traces:
-            trace.leave(ends[last], ends[trace.end])
-            last = trace.end
+        for trace, ended in self._traces:
+            trace(ends[last], ends[ended])
+            last = ended
 
 
 class StageWriter:
@@ -106,7 +89,7 @@ class StageWriter:
         self._work = work
         self._arenas = arenas
         self._tasks = Tasks()
-        self._traces: list[StageTrace | FormTrace] = []
+        self._traces: list[Trace] = []
 
     def run(self, stages: Iterable[Stage]) -> None:
         for stage in stages:
@@ -150,12 +133,9 @@ class StageWriter:
         step.spans[spans:] = [(what, begin, time.perf_counter())]
         self.steps[step] = None
         left = step.gradients.dense if stage.is_backward and step.gradients else []
-        self._traces.append(
-            StageTrace(
-                step, what, len(self._tasks), step.copied_bytes - copied_bytes,
-                step.batch.launches - launches, [parameter for parameter, _ in left],
-            )
-        )  # fmt: skip
+        counted = step.copied_bytes - copied_bytes, step.batch.launches - launches
+        trace = partial(leave, step, what, *counted, [parameter for parameter, _ in left])
+        self._traces.append((trace, len(self._tasks)))
         return True
 
     def _write_form(self, stage: Stage) -> bool:
@@ -164,7 +144,7 @@ class StageWriter:
             return False
         self._tasks.extend(tasks)
         tasks.run()
-        self._traces.append(FormTrace(stage, len(self._tasks)))
+        self._traces.append((lambda begin, end: place_widened(stage), len(self._tasks)))
         return True
 
 
