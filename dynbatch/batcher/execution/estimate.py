@@ -58,7 +58,7 @@ class DryExecutor(Executor):
         self.steps = [*past]
         try:
             self._try(request, plan._replace(memory=replace(plan.memory, stages=stages)))
-            self._end(request.loss is not None)
+            self._end(request.loss is not None, [])
             return self._run.uploaded_bytes
         finally:
             self.undo()

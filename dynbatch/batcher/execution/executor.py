@@ -17,7 +17,7 @@ from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.execution.record import GraphStatistics, RunTimes, seconds_between
 from dynbatch.batcher.execution.recorded_stages import RecordedStages
 from dynbatch.batcher.execution.repeated import RepeatedRun
-from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
+from dynbatch.batcher.execution.run import Arenas, Run, add_left, apply, enter_again, free
 from dynbatch.batcher.execution.stage_runner import StageRunner, StepActions
 from dynbatch.batcher.planning.gradient_bytes import gradient_bytes, parameter_bytes
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
@@ -40,6 +40,7 @@ from dynbatch.kernels.runtime.stream import Stream, refused, stream_of
 from dynbatch.kernels.runtime.tasks import recording
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.memory import Pool
+from dynbatch.parameter import Parameter
 
 
 class Executor:
@@ -97,7 +98,6 @@ class Executor:
         self._stages = StageRunner(device, self._actions, not observers)
         self._arenas = Arenas(pool, dtype)
         self._differentiated: list[StepRun] = []
-        self._commits = Commits(self._actions)
         self._run = self._fullest = Run(0, 0, 0)
         self._last: MemoryPlan | None = None
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
@@ -231,24 +231,26 @@ class Executor:
                 parameters whose gradient may be half added it is forgotten.
         """
         self.device.use()
+        touched: list[Parameter] = []
         try:
-            self._end(add_gradients)
+            self._end(add_gradients, touched)
         except BaseException:
-            self._commits.forget_touched()
+            for parameter in touched:
+                parameter.grad = None
             self.undo()
             raise
-        finally:
-            self._commits.finish()
         if not add_gradients:
             self._run.stashed.put_back()
         self._run.claim.release()
         self._settle()
 
-    def _end(self, add_gradients: bool) -> None:
+    def _end(self, add_gradients: bool, touched: list[Parameter]) -> None:
         if add_gradients:
-            begin = time.perf_counter()
-            with multiplying(self.matmul):
-                self._commits.add_last(self._differentiated, self._run.stashed)
+            begin, stashed = time.perf_counter(), self._run.stashed
+            with multiplying(self.matmul), parallel.one_blas_thread():
+                add_left(self._actions, self._differentiated, touched)
+                touched += stashed.parameters
+                stashed.replace()
             seconds = seconds_between(begin, time.perf_counter())
             self.statistics.kernel_seconds += seconds
         self.flush()
@@ -346,9 +348,10 @@ class Executor:
 
     def _run_stage(self, stage: Stage, arena: Array) -> None:
         if stage.kind is StageKind.ACCUMULATE:
-            self._commits.add(stage.steps)
+            add_left(self._actions, stage.steps, [])
         elif stage.kind is StageKind.MULTIPLY:
-            self._commits.add_products(stage.steps)
+            left = [step.gradients for step in stage.steps if step.gradients]
+            self._actions.commit([gradients.take_products() for gradients in left])
         elif stage.kind in FORMS:
             change_form(stage, arena)
             if stage.kind is StageKind.NARROW:

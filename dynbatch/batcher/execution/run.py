@@ -17,11 +17,10 @@ from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients, StepGradients
+from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients
 from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import CheckError
-from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
 from dynbatch.parameter import Parameter
 
@@ -125,46 +124,17 @@ class Arenas:
             self.give(self._arenas[-1][0])
 
 
-class Commits:
-    """Adds gradients, and knows the parameters whose gradients may be half added.
-
-    Args:
-        actions: what adds them.
-    """
-
-    def __init__(self, actions: StepActions) -> None:
-        self._actions = actions
-        self._touched: list[Parameter] = []
-
-    def add(self, steps: Sequence[StepRun]) -> None:
-        self._add([step.gradients for step in steps if step.gradients])
-        for step in steps:
-            step.gradients = None
-
-    def add_products(self, steps: Sequence[StepRun]) -> None:
-        """Add the products that some steps left for one weight, or for several, and no more."""
-        self._add([step.gradients.take_products() for step in steps if step.gradients])
-
-    def add_last(self, steps: Sequence[StepRun], stashed: StashedGradients) -> None:
-        with parallel.one_blas_thread():
-            self.add(steps)
-            self._touched += stashed.parameters
-            stashed.replace()
-
-    def forget_touched(self) -> None:
-        for parameter in self._touched:
-            parameter.grad = None
-
-    def finish(self) -> None:
-        self._touched = []
-
-    def _add(self, gradients: Sequence[StepGradients]) -> None:
-        self._touched = [parameter for step in gradients for parameter in step.parameters()]
-        try:
-            self._actions.commit(gradients)
-        except CheckError:
-            self._touched = []  # the check has put the gradients back
-            raise
+def add_left(actions: StepActions, steps: Sequence[StepRun], touched: list[Parameter]) -> None:
+    """Add what steps left for parameters, after noting these: theirs may be half added."""
+    gradients = [step.gradients for step in steps if step.gradients]
+    touched += [parameter for each in gradients for parameter in each.parameters()]
+    try:
+        actions.commit(gradients)
+    except CheckError:
+        touched.clear()  # the check has put the gradients back
+        raise
+    for step in steps:
+        step.gradients = None
 
 
 def apply(plan: MemoryPlan, arenas: Arenas) -> tuple[Array, Array | None]:
