@@ -95,6 +95,7 @@ def trace_any_rows(
         DynbatchError: it fails with few rows, or with many.
     """
     first, many = trace_with([FEW] * count), [MANY] * count
+    expected = _operators(first.nodes), returned(first)
     unequal = [FEW + k * MANY for k in range(count)]
     for rows in (many, [0] * count, [1] * count, unequal, unequal[::-1])[: 1 + 2 * count]:
         try:
@@ -103,7 +104,7 @@ def trace_any_rows(
             if rows is many:
                 raise
             continue
-        if not same(*[(_operators(x.nodes), returned(x)) for x in (first, again)]):
+        if not same((_operators(again.nodes), returned(again)), expected):
             return None
         first.open_rows = first.open_rows or _open_rows(first.nodes, again.nodes)
     return first
