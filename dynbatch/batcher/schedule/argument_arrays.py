@@ -124,15 +124,15 @@ _NUMBERED = frozenset((int, type(None), Call, Row, NodeArgument))
 
 
 def read_column(
-    column: Column, rows: Sequence[int], num_leaves: int, graph: CallGraph
+    column: Column, rows: Array, num_leaves: int, graph: CallGraph
 ) -> list[tuple[Entries, int]]:
     """The arguments of the calls in some rows, leaf by leaf."""
     arguments: Sequence[Any] | Array = column
-    if column.entered and _NUMBERED.issuperset(map(type, column)):
+    if column.is_entered or (column.entered and _NUMBERED.issuperset(map(type, column))):
         arguments = column.numbers(partial(number_of, graph=graph))
-        arguments = arguments if len(rows) == len(column) else arguments[rows]
-    elif column.entered or len(rows) < len(column):
-        arguments = [column.at(row) for row in rows]
+        arguments = arguments if rows.size == len(column) else arguments[rows]
+    elif column.entered or rows.size < len(column):
+        arguments = [column.at(row) for row in rows.tolist()]
     if isinstance(arguments, np.ndarray) or TupleArgument not in {*map(type, arguments)}:
         entries = Entries(arguments, graph)
         return [(entries, leaf) for leaf in range(num_leaves)]
@@ -162,9 +162,8 @@ class Pending:
         self.rows = rows
         self._plans = plans
         leaves: list[tuple[Entries, int]] = []
-        picked = rows.tolist()
         for column, num_leaves in zip(table.columns, table.forms, strict=True):
-            leaves += read_column(column, picked, num_leaves, table.graph)
+            leaves += read_column(column, rows, num_leaves, table.graph)
         self.columns = list(dict.fromkeys([entries for entries, _ in leaves]))
         marked = list(zip(leaves, table.matrices, strict=True))
         self.memories = [entries for (entries, _), is_matrix in marked if is_matrix]

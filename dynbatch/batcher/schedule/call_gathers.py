@@ -118,7 +118,9 @@ class Gathers:
             shifts = np.zeros(len(entries.origins), np.int64)
             shifts[[*nodes]] = [begins[node] for node in nodes.values()]
             rows += shifts[code]
-            of[np.isin(code, [*nodes])] = 0
+            is_node = np.zeros(len(entries.origins), bool)
+            is_node[[*nodes]] = True
+            of[is_node[code]] = 0
             spaces.append(PackedRows(source, 0))
         ahead = True
         for number, table in enumerate(entries.origins):

@@ -45,15 +45,18 @@ class Column(list[Any]):
 
     def numbers(self, number_of: Callable[[Any], int]) -> Array:
         """All numbers; those of values that are not in an array by a function."""
-        numbers = np.empty(len(self), np.int64)
-        end, rows = 0, list[int]()
-        for first, some in self.entered:
-            rows += range(end, first)
-            end = first + some.size
-            numbers[first:end] = some
-        rows += range(end, len(self))
-        numbers[rows] = [number_of(self[row]) for row in rows]
-        return numbers
+        runs, end = list[Array](), 0
+        for first, entered in [*self.entered, (len(self), np.empty(0, np.int64))]:
+            if end < first:
+                runs.append(np.array([*map(number_of, self[end:first])], np.int64))
+            runs.append(entered)
+            end = first + entered.size
+        return np.concatenate(runs)
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether arrays have all of its numbers."""
+        return bool(self.entered) and sum([some.size for _, some in self.entered]) == len(self)
 
 
 def _first(entered: tuple[int, Array]) -> int:

@@ -43,9 +43,9 @@ ROW = (1 << ROW_BITS) - 1
 
 
 def first_uses(numbers: Array) -> list[int]:
-    """The distinct ones of some small numbers, in order of their first use."""
-    distinct, first = np.unique(numbers, return_index=True)
-    return distinct[np.argsort(first)].tolist()  # type: ignore[no-any-return]
+    """The distinct ones of some numbers, many of which equal the one before, by first use."""
+    begins = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+    return [*dict.fromkeys(numbers[begins].tolist())]
 
 
 class CallGraph(Owner, Protocol):
