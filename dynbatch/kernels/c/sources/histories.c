@@ -16,9 +16,8 @@ INLINE uint32_t add_text(uint32_t state, const char* text, const char* end, cons
 }
 
 // The key after `begin` of a call that reads these.
-static int64_t key_of(
-    ptrdiff_t begin, const int64_t* read, int64_t count, ptrdiff_t is_continued, const uint32_t* table
-) {
+static int64_t key_of(ptrdiff_t begin, const int64_t* read, int64_t count, ptrdiff_t is_continued,
+    const uint32_t* table) {
     uint32_t state = ~(uint32_t)begin;
     char text[12], *const end = text + sizeof text;
     for (int64_t k = 0; k < count; k++) {
@@ -33,10 +32,9 @@ static int64_t key_of(
     return (uint32_t)~add_text(state, text, text + 1, table);
 }
 
-EXPORT void keys_of_calls(
-    ptrdiff_t n, const int64_t* reads, const int64_t* counts, ptrdiff_t begin, ptrdiff_t edge_begin,
-    ptrdiff_t has_edges, ptrdiff_t is_continued, int64_t* edges, int64_t* keys
-) {
+EXPORT void keys_of_calls(ptrdiff_t n, const int64_t* reads, const int64_t* counts, ptrdiff_t begin,
+    ptrdiff_t edge_begin, ptrdiff_t has_edges, ptrdiff_t is_continued, int64_t* edges,
+    int64_t* keys) {
     uint32_t table[256];
     fill_table(table);
     for (ptrdiff_t k = 0; k < n; k++) {

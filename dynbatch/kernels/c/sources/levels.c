@@ -2,10 +2,8 @@
 #include "common.h"
 
 // depth (n), waiting (n): zeros; begins (n + 1), queue (n), by_read (edges): scratch.
-EXPORT void levels(
-    ptrdiff_t n, ptrdiff_t edges, const int64_t* readers, const int64_t* read, int64_t* depth,
-    int64_t* waiting, int64_t* begins, int64_t* queue, int64_t* by_read
-) {
+EXPORT void levels(ptrdiff_t n, ptrdiff_t edges, const int64_t* readers, const int64_t* read,
+    int64_t* depth, int64_t* waiting, int64_t* begins, int64_t* queue, int64_t* by_read) {
     ptrdiff_t end = 0;
     for (ptrdiff_t k = 0; k <= n; k++) begins[k] = 0;
     for (ptrdiff_t e = 0; e < edges; e++) begins[read[e]]++, waiting[readers[e]]++;
