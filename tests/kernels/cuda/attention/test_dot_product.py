@@ -32,7 +32,8 @@ def exercise(kernels):
         offsets = [fake_cupy.asarray(np.array([0, n])) for n in (queries, keys)]
         first = fake_cupy.asarray(np.array([0]))
         scales = fake_cupy.asarray(np.ones(1, np.float32))
-        tables = (first, *offsets, scales, None, None, 1, heads, heads, 33, 33)
+        rows = (33 * heads, 33, 33)
+        tables = (first, *offsets, scales, None, None, 1, heads, heads, 33, 33, *rows)
         tiles = -(-queries // 32)
         kernels.launch("dot_attention", (tiles, heads), (256,), (q, k, v, out, log_sums, *tables))
         page = fake_cupy.asarray(np.array([device_address(k)]))
@@ -40,16 +41,21 @@ def exercise(kernels):
         args = (q, *pages, out, *tables)
         kernels.launch("dot_attention_of_pages", (tiles, heads), (256,), args)
         for known in (out, None):
-            args = (q, k, v, log_sums, known, dout, means, dq, dk, dv, False, *tables)
+            args = (q, k, v, log_sums, known, dout, means, dq, dk, dv, False, *tables, *rows)
             kernels.launch("dot_attention_backward", (tiles, heads), (256,), args)
-        args = (q, k, v, log_sums, dout, means, dk, dv, False, *tables)
+        args = (q, k, v, log_sums, dout, means, dk, dv, False, *tables, *rows)
         kernels.launch("dot_attention_backward_keys", (-(-keys // 32), 1), (256,), args)
         table = fake_cupy.zeros((300, heads), np.float32)  # more rows than threads
         sums = fake_cupy.zeros((tiles, 300, heads), np.float32)
         row_of = fake_cupy.asarray(np.arange(queries + keys - 1, dtype=np.int32))
         bias = (table, row_of, queries - 1, heads, None, None, 0, None, 0, 1.0, 0.5)
-        args = (q, k, v, log_sums, dout, means, sums, 300, *tables, *bias)
+        args = (q, k, v, log_sums, dout, means, sums, 300, *tables, *rows, *bias)
         kernels.launch("dot_attention_backward_bias", (tiles, heads), (256,), args)
+        matrix, dmatrix = [fake_cupy.zeros(queries * keys, np.float32) for _ in range(2)]
+        ends = fake_cupy.asarray(np.array([0, queries * keys]))  # one matrix for all heads
+        bias = (matrix, None, 0, heads, ends, None, 0, None, 0, 1.0, 0.5)
+        args = (q, k, v, log_sums, dout, means, dmatrix, *tables, *rows, *bias)
+        kernels.launch("dot_attention_backward_pairs", (tiles, 1), (256,), args)
 
 
 def packed_of(dtype, lengths, widths, shared=1):
