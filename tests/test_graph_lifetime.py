@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from benchmarks.memory.planned import loss_of
 from dynbatch import nodes as F
 from dynbatch.errors import GraphError, OutOfMemory
 from dynbatch.memory import Pool
 from dynbatch.testing import NanPool
 from tests.marks import exhaustive
 from tests.reference_models import Tagger, gradients, sentences, train
+from tests.sentence_models import KINDS
 
 BATCH = sentences([3, 1, 7, 0, 2])
 
@@ -104,6 +106,28 @@ def test_nothing_survives_its_graph_even_without_the_garbage_collector():
         assert [ref() for ref in arenas if ref() is not None] == []
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "driver"])  # has generators
+def test_no_model_leaves_cycles_to_the_garbage_collector(name):
+    """On a GPU what they hold would stay in its memory until the next collection."""
+    build = KINDS[name]()
+
+    def step():
+        with db.Graph() as graph:
+            graph.backward(loss_of(graph, build, [3, 1, 5]))
+
+    step()  # traces and compiles
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        step()
+        gc.collect()
+        left = {type(x).__name__ for x in gc.garbage if type(x).__module__.startswith("dynbatch")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == set()
 
 
 def test_an_exception_in_the_block_gives_the_memory_back():

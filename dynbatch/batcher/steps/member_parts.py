@@ -17,7 +17,6 @@ class MembersPart(Sequence[Any]):
     """Nodes of successive operators of a block's step: those of all calls, operator by operator.
 
     Attributes:
-        members:   all nodes of the step.
         first, end: which of these they are.
         operators: positions in the program.
         block:     in which they lie side by side; None while they do not.
@@ -30,12 +29,17 @@ class MembersPart(Sequence[Any]):
     widths: list[int]
 
     def __init__(self, members: StepMembers, first: int, end: int) -> None:
-        self.members, self.first, self.end = members, first, end
+        self._members, self.first, self.end = members, first, end
         self.operators = members.operators[
             first // members.per_operator : end // members.per_operator
         ]
         self.block = members.block
         self.lengths, self.widths = members.lengths[first:end], members.widths[first:end]
+
+    @property
+    def members(self) -> StepMembers:
+        """All nodes of the step."""
+        return self._members
 
     def stretch(self) -> tuple[Any, int] | None:
         """The block in which all lie side by side, and the first element there."""
@@ -98,6 +102,11 @@ class StepMembers(MembersPart):
     batch: Any
     is_shared: bool
     per_operator: int
+
+    @property
+    def members(self) -> StepMembers:
+        """These, and no reference to itself, which would outlive the graph as a cycle."""
+        return self
 
     def part(self, number: int) -> MembersPart | None:
         """The nodes of one operator, where they lie side by side."""

@@ -31,7 +31,7 @@ class Members(StepMembers):
     batch: BlockBatch
 
     def __init__(self, batch: BlockBatch, operators: Sequence[int]) -> None:
-        self.members, self.batch, self.operators = self, batch, list(operators)
+        self.batch, self.operators = batch, list(operators)
         for number, operator in enumerate(operators):
             batch.members[operator] = (self, number)
         sizes = [batch.rows_and_widths(operator) for operator in operators]

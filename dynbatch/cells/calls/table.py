@@ -200,7 +200,7 @@ class CallTable:
                  column, if any.
         calls:   the calls; a call's row is its place here. `phases` and `depths`: of each, `ready`
                  and `depth`, once more: when a run is planned, the calls have left the cache.
-        is_late: whether some of the calls may not be nodes yet: see `together.LateCalls`.
+        is_late: whether some of the calls may not be nodes yet: see `late.LateCalls`.
         leaf_form_ids, parts: integers of the leaves' forms; where the parts of the tuple are.
         nodes, number: all of the graph; its number there: see `CallGraph`.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).

@@ -14,7 +14,7 @@ import numpy as np
 from dynbatch.cells.calls.arguments import NodeArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, leaves
-from dynbatch.cells.calls.late import LateCalls, MadeTogether
+from dynbatch.cells.calls.late import LateCalls, MadeTogether, Span
 from dynbatch.cells.calls.results import Results, SumArgument, are_results, total
 from dynbatch.cells.calls.sums import TreeSums
 from dynbatch.cells.calls.table import ROW, ROW_BITS, CallTable, number_of
@@ -128,7 +128,8 @@ def _enter(
         if is_row and x.are_of_matrix:
             matrices.append(table.columns[len(entries)])
         entries.append(x.values[made:] if is_row else [x] * missing)
-    late = LateCalls(table, missing, matrices, ready, MadeTogether(len(table.nodes)))
+    span = Span(table, len(table.calls), missing, matrices)
+    late = LateCalls(span, ready, MadeTogether(len(table.nodes), [span]))
     nodes = [late] * (missing * (1 + len(matrices)))  # a call, and the rows it is given
     for column, arguments in zip(table.columns, entries, strict=True):
         column.extend(arguments)
@@ -178,20 +179,21 @@ def _enter_tree(table: CallTable, edges: CallTable, tree: Tree, xs: Any) -> Resu
     if edges.sums is None:
         edges.sums = TreeSums(edges)
     first_sum = graph.number_of(edges.sums) << ROW_BITS | len(edges.sums.spans)
-    together = MadeTogether(len(table.nodes), counts, -1 - tree.children)
-    of_edges, of_nodes = [
-        LateCalls(each, size, each.columns[:1], ready, together)
+    spans = [
+        Span(each, len(each.calls), size, each.columns[:1])
         for each, size in ((edges, tree.children.size), (table, counts.size))
     ]
+    together = MadeTogether(len(table.nodes), spans, counts, -1 - tree.children)
+    of_edges, of_nodes = [LateCalls(span, ready, together) for span in spans]
     # Appends alone (see `calls.maker`), of which the first and the last are to one table: so an
     # interrupt between any of them is noticed there.
     table.columns[0].enter(tree.order + first_row)
     edges.sums.enter(len(edges.calls), counts)
     edges.columns[0].enter(tree.parents + first_row)
     edges.columns[1].enter(tree.children + first)
-    of_edges.append([0] * of_edges.size, [])
+    of_edges.append([0] * tree.children.size, [])
     table.columns[1].enter(np.arange(first_sum, first_sum + counts.size))
-    of_nodes.append([0] * of_nodes.size, [of_nodes] * (2 * (of_nodes.size + of_edges.size)))
+    of_nodes.append([0] * counts.size, [of_nodes] * (2 * (counts.size + tree.children.size)))
     states = np.empty_like(counts)
     states[tree.order] = np.arange(first, first + counts.size)
     return Results(graph, states.tolist(), ready, table.form_id, (table,))

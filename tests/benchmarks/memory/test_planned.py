@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.memory import planned
 from tests.cuda import devices
-from tests.marks import quick
 
 
 def test_a_model_is_planned_and_measured(capsys: Any) -> None:
@@ -25,7 +24,7 @@ def test_a_model_is_planned_and_measured(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-@pytest.mark.parametrize("name", quick(["graph_rounds"], planned.MODELS))
+@pytest.mark.parametrize("name", planned.MODELS)
 def test_all_bytes_of_a_step_are_as_planned(name: str, device: str) -> None:
     with devices.device("shuffled"):  # or a skip
         pass

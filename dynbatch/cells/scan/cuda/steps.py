@@ -46,7 +46,7 @@ class ScanSteps(LoopSteps):
     def _key(self) -> Hashable:
         rows, loop = self.rows, self._cell.loop
         if self._generic:
-            return self
+            return object()  # as no other; not this one, which would not end by itself
         missing = frozenset([name for name, matrix in rows.matrices.items() if matrix is None])
         pairs = [[rows.matrix(name).address for name in pair] for pair in loop.carried if self._way]
         apart = tuple([incoming - left for left, incoming in pairs])
